@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "io/place.h"
+#include "io/path.h"
 #include "pattern.h"
 #include "reader.h"
 
@@ -465,7 +465,7 @@ static FILE *open_file(lua_State *L, const char *path, const char *mode, int fla
   gb_context *context = gbl_context(L);
   int fd;
   FILE *file = NULL;
-  gb_status status = gb_place_open(context, path, flags, &fd);
+  gb_status status = gb_path_open(context, path, flags, &fd);
   if (status == GB_EFILEBYTES) gbl_check_status(L, status);
   if (status == GB_OK && !(file = fdopen(fd, mode))) {
     close(fd);
@@ -490,7 +490,7 @@ static int guarded_write(lua_State *L) {
     } else if (lua_type(L, i) == LUA_TSTRING) length = lua_rawlen(L, i);
     bytes += length;
   }
-  gbl_check_status(L, gb_place_charge(gbl_context(L), bytes));
+  gbl_check_status(L, gb_path_charge(gbl_context(L), bytes));
   return lua_tocfunction(L, lua_upvalueindex(1))(L);
 }
 

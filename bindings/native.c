@@ -9,7 +9,7 @@
 #include "base/numerics.h"
 #include "binding.h"
 #include "io/file.h"
-#include "io/place.h"
+#include "io/path.h"
 #include "objects.h"
 #include "reader.h"
 #include "watch/audit.h"
@@ -214,7 +214,7 @@ static int scale_of(lua_State *L) {
 }
 
 static int file_exists(lua_State *L) {
-  lua_pushboolean(L, gb_place_exists(gbl_context(L), gbl_check_path(L, 1, "file_exists")));
+  lua_pushboolean(L, gb_path_exists(gbl_context(L), gbl_check_path(L, 1, "file_exists")));
   return 1;
 }
 

@@ -73,7 +73,7 @@ gb_status gb_cuda_run_op(gb_cuda_call *call, gb_op op, const gb_cuda_tensor **in
     if (in[i]) operands[i] = (gb_tensor){ .dtype = (int8_t)in[i]->dtype, .ndim = (int8_t)in[i]->ndim,
                                           .wrapped = in[i]->wrapped };
   }
-  gb_call engine = { .context = call->call->context, .op = op, .n_in = n_in, .in = own };
+  gb_op_call engine = { .context = call->call->context, .op = op, .n_in = n_in, .in = own };
   gb_cuda_call inner = *call;
   inner.op = op;
   inner.call = &engine;
@@ -210,7 +210,7 @@ static gb_status upload(gb_cuda_call *call, gb_cuda_tensor *number) {
 }
 
 /* Describe the operands and run the kernel. `in` and `tensors` have room for n_in; the outputs follow in `tensors`. */
-static gb_status run_in_room(gb_cuda *cuda, gb_call *call, const gb_cuda_tensor **in, gb_cuda_tensor *tensors) {
+static gb_status run_in_room(gb_cuda *cuda, gb_op_call *call, const gb_cuda_tensor **in, gb_cuda_tensor *tensors) {
   const gb_cuda_row *row = cuda->row[call->op];
   gb_cuda_call c = { .op = call->op, .n_in = call->n_in, .n_out = call->n_out, .in = in, .attrs = call->attrs,
                      .stream = cuda->stream,
@@ -251,7 +251,7 @@ static gb_status run_step(gb_step_call *step) {
 }
 
 /* The kernel of every op. */
-static gb_status run(gb_call *call) {
+static gb_status run(gb_op_call *call) {
   gb_cuda *cuda = gb_context_backend(call->context, call->device)->state;
   const gb_cuda_tensor *in[GB_MAX_IN];
   gb_cuda_tensor tensors[GB_MAX_IN + GB_CUDA_MOST_OUT];

@@ -1,6 +1,6 @@
 /* cuda/call.h - one call of one op as kernel files see it: plain structs, in C and in CUDA C++.
  *
- * backend.c makes a gb_cuda_call from the engine's gb_call, runs the kernel of its op, and cleans up. Kernel files
+ * backend.c makes a gb_cuda_call from the engine's gb_op_call, runs the kernel of its op, and cleans up. Kernel files
  * (*.cu) include device.cuh, which includes this. They know nothing else of the engine. */
 #ifndef GB_CUDA_CALL_H
 #define GB_CUDA_CALL_H
@@ -97,7 +97,7 @@ static inline bool gb_cuda_is_channels_last(const gb_cuda_tensor *t) {
   return true;
 }
 
-struct gb_call;
+struct gb_op_call;
 struct gb_cuda;
 
 typedef struct gb_cuda_call {
@@ -111,7 +111,7 @@ typedef struct gb_cuda_call {
   gb_cuda_fault *fault;                    /* in device memory */
   bool in_place, tf32;
   struct gb_cuda *cuda;                    /* the backend */
-  struct gb_call *call;                    /* the engine's own, for C files */
+  struct gb_op_call *call;                    /* the engine's own, for C files */
   void *scratch[GB_CUDA_SCRATCH];
   int scratches;
 } gb_cuda_call;

@@ -23,7 +23,7 @@ typedef struct view4 { char *data; gb_dtype dtype; int64_t stride[4]; } view4;
 
 /* One call, forward or backward. */
 typedef struct attention {
-  const gb_call *call;
+  const gb_op_call *call;
   gb_lane lane;
   size_t size;                                   /* bytes of a lane */
   gb_dtype rounded;                              /* the 16-bit dtype that probabilities are rounded to, or
@@ -64,7 +64,7 @@ SAME_ATTR(scale)
 SAME_ATTR(dropout_p)
 
 /* What forward and backward have in common; result decides the arithmetic. */
-static attention attention_of(gb_call *call, const gb_tensor *query, const gb_tensor *key, const gb_tensor *value,
+static attention attention_of(gb_op_call *call, const gb_tensor *query, const gb_tensor *key, const gb_tensor *value,
                               const gb_tensor *mask, const gb_tensor *result) {
   const gb_attrs_scaled_dot_product_attention *attrs = GB_ATTRS(call, scaled_dot_product_attention);
   attention a = { .call = call, .lane = result->dtype == GB_FLOAT64 ? GB_LANE_F64 : GB_LANE_F32,
@@ -108,7 +108,7 @@ static room thread_room(const attention *a) {
 }
 
 /* Allocate scratch for every thread, run the chunks, free it. */
-static gb_status run_chunks(gb_call *call, attention *a, size_t scratch_bytes, int64_t chunks, gb_chunk_fn fn) {
+static gb_status run_chunks(gb_op_call *call, attention *a, size_t scratch_bytes, int64_t chunks, gb_chunk_fn fn) {
   a->scratch_bytes = (scratch_bytes + 255) / 256 * 256;
   gb_block *scratch = gb_cpu_scratch(call, a->scratch_bytes * (size_t)gb_threads_count(a->threads));
   if (!scratch) return GB_EMEMORY;
@@ -307,7 +307,7 @@ static void forward_block(void *arg, int64_t chunk) {
   forward_finish(a, &f, &sum, b, h, q, rows);
 }
 
-static gb_status scaled_dot_product_attention(gb_call *call) {
+static gb_status scaled_dot_product_attention(gb_op_call *call) {
   const gb_in_scaled_dot_product_attention *in = GB_IN(call, scaled_dot_product_attention);
   const gb_out_scaled_dot_product_attention *out = GB_OUT(call, scaled_dot_product_attention);
   attention a = attention_of(call, in->query, in->key, in->value, in->mask, out->y);
@@ -431,7 +431,7 @@ static void backward_head(void *arg, int64_t chunk) {
   put(a, &a->dvalue, b, key_head, 0, a->tk, a->ev, &dvalue);
 }
 
-static gb_status scaled_dot_product_attention_backward(gb_call *call) {
+static gb_status scaled_dot_product_attention_backward(gb_op_call *call) {
   const gb_in_scaled_dot_product_attention_backward *in = GB_IN(call, scaled_dot_product_attention_backward);
   const gb_attrs_scaled_dot_product_attention_backward *attrs = GB_ATTRS(call, scaled_dot_product_attention_backward);
   const gb_out_scaled_dot_product_attention_backward *out = GB_OUT(call, scaled_dot_product_attention_backward);

@@ -120,12 +120,12 @@ static gb_status pick_level(gb_context *context, const char *name, const cpu_lev
 
 /* {==== parallel work that can be stopped ==== */
 
-typedef struct stoppable { const gb_call *call; gb_chunk_fn fn; void *arg; } stoppable;
+typedef struct stoppable { const gb_op_call *call; gb_chunk_fn fn; void *arg; } stoppable;
 
-bool gb_stop_long(const gb_call *call) {
+bool gb_stop_long(const gb_op_call *call) {
   if (gb_was_stopped(call)) return true; /* there may be many chunks left to skip */
   if (!gb_is_stopping(call->context)) return false;
-  atomic_store_explicit(&((gb_call *)call)->stopped, true, memory_order_relaxed); /* no call is a constant */
+  atomic_store_explicit(&((gb_op_call *)call)->stopped, true, memory_order_relaxed); /* no call is a constant */
   return true;
 }
 
@@ -148,12 +148,12 @@ static void run_unless_stopped(void *arg, int64_t chunk) {
   const stoppable *job = arg;
   if (gb_stop_long(job->call)) return;
   gb_running outer = gb_running_here;
-  gb_running_here = (gb_running){ (gb_call *)job->call, 0 }; /* no call is a constant */
+  gb_running_here = (gb_running){ (gb_op_call *)job->call, 0 }; /* no call is a constant */
   job->fn(job->arg, chunk);
   gb_running_here = outer;
 }
 
-void gb_parallel(const gb_call *call, int64_t chunks, gb_chunk_fn fn, void *arg) {
+void gb_parallel(const gb_op_call *call, int64_t chunks, gb_chunk_fn fn, void *arg) {
   if (chunks > 1) gb_threads_run(call->context->threads, chunks, run_unless_stopped, &(stoppable){ call, fn, arg });
   else if (chunks == 1 && !gb_was_stopped(call)) gb_threads_run(call->context->threads, 1, fn, arg);
 }
@@ -237,11 +237,11 @@ static void host_close(void *state) {
   free(room);
 }
 
-gb_block *gb_cpu_scratch(const gb_call *call,
+gb_block *gb_cpu_scratch(const gb_op_call *call,
                          size_t bytes) { return gb_context_alloc(call->context, (gb_device){ GB_CPU, 0 }, bytes,
                                                                  GB_MEM_SCRATCH); }
 
-void gb_cpu_scratch_free(const gb_call *call, gb_block *block) { gb_pool_free(call->context->pool[GB_CPU], block); }
+void gb_cpu_scratch_free(const gb_op_call *call, gb_block *block) { gb_pool_free(call->context->pool[GB_CPU], block); }
 
 /* ====} */
 
@@ -251,7 +251,7 @@ void gb_bad_index_report(gb_bad_index *bad, int64_t value, int64_t limit) {
   bad->limit = limit;
 }
 
-gb_status gb_bad_index_status(gb_call *call, const gb_bad_index *bad, const char *what) {
+gb_status gb_bad_index_status(gb_op_call *call, const gb_bad_index *bad, const char *what) {
   if (!atomic_load(&bad->set)) return GB_OK;
   return gb_call_fail(call, GB_EINDEX, "%s %lld is out of range 0 .. %lld", what, (long long)bad->value,
                       (long long)bad->limit - 1);

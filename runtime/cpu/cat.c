@@ -2,7 +2,7 @@
 #include "cpu/walk.h"
 
 /* Each tensor into its place along dim, converted to the joint dtype. */
-static gb_status cat(gb_call *call) {
+static gb_status cat(gb_op_call *call) {
   const gb_tensor *y = GB_OUT(call, cat)->y;
   gb_dtype dtype = (gb_dtype)y->dtype;
   int dim = gb_wrap_dim(GB_ATTRS(call, cat)->dim.integer, y->ndim);
@@ -16,7 +16,7 @@ static gb_status cat(gb_call *call) {
 }
 
 /* A copy that starts at the last position of each named dim and walks it backwards. */
-static gb_status flip(gb_call *call) {
+static gb_status flip(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, flip)->x, *y = GB_OUT(call, flip)->y;
   const gb_attr *dims = &GB_ATTRS(call, flip)->dim;
   int64_t strides[GB_MAX_NDIM], offset = 0;

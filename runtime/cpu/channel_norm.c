@@ -24,7 +24,7 @@ enum { BATCH_PASSES = 4 };
 
 /* A norm as all its chunks see it. A cell is a channel of an image, or (batch_norm: one image) of all of them. */
 typedef struct batch {
-  gb_call *call;
+  gb_op_call *call;
   gb_lane lane;
   int64_t bytes;                        /* of a lane */
   int64_t images, c, per, count;        /* images, channels, channels that share statistics, rows of an image */
@@ -41,7 +41,7 @@ typedef struct batch {
 } batch;
 
 /* Sizes, and scratch with room for everything above. */
-static gb_status open_batch(batch *b, gb_call *call, const gb_tensor *x, const gb_tensor *other, const gb_tensor *y,
+static gb_status open_batch(batch *b, gb_op_call *call, const gb_tensor *x, const gb_tensor *other, const gb_tensor *y,
                             int64_t images,
                             int64_t per) {
   *b = (batch){ .call = call, .lane = gb_norm_lane(x, other), .images = images, .c = x->shape[1], .per = per };
@@ -251,7 +251,7 @@ static void set_lanes(batch *b, const gb_tensor *weight, bool weighted) {
   }
 }
 
-static gb_status batch_norm(gb_call *call) {
+static gb_status batch_norm(gb_op_call *call) {
   const gb_in_batch_norm *in = GB_IN(call, batch_norm);
   const gb_attrs_batch_norm *attrs = GB_ATTRS(call, batch_norm);
   const gb_out_batch_norm *out = GB_OUT(call, batch_norm);
@@ -346,7 +346,7 @@ static void backward_rows_chunk(void *arg, int64_t chunk) {
 
 /* dbias is the sum of grad, dweight that of grad * normal; with the batch's own statistics both also flow back through
  * mean and variance. */
-static gb_status batch_norm_backward(gb_call *call) {
+static gb_status batch_norm_backward(gb_op_call *call) {
   const gb_in_batch_norm_backward *in = GB_IN(call, batch_norm_backward);
   const gb_out_batch_norm_backward *out = GB_OUT(call, batch_norm_backward);
   bool training = GB_ATTRS(call, batch_norm_backward)->training.integer;
@@ -391,7 +391,7 @@ static void group_values(const batch *b, const gb_tensor *t, double *cells, bool
   if (store) gb_norm_statistics(t, 0, groups, b->parts, true);
 }
 
-static gb_status group_norm(gb_call *call) {
+static gb_status group_norm(gb_op_call *call) {
   const gb_in_group_norm *in = GB_IN(call, group_norm);
   const gb_attrs_group_norm *attrs = GB_ATTRS(call, group_norm);
   const gb_out_group_norm *out = GB_OUT(call, group_norm);
@@ -439,7 +439,7 @@ static void group_parameter(const batch *b, bool weight, const gb_tensor *to) {
   if (to) channel_values(to, b->mean, true);
 }
 
-static gb_status group_norm_backward(gb_call *call) {
+static gb_status group_norm_backward(gb_op_call *call) {
   const gb_in_group_norm_backward *in = GB_IN(call, group_norm_backward);
   const gb_out_group_norm_backward *out = GB_OUT(call, group_norm_backward);
   const int64_t *shape = in->x->shape;

@@ -22,7 +22,7 @@ enum { MOST_SLICES = 16, MOST_PARTIALS = 8 };
 /* A convolution, forward or backward, as all its chunks see it. x, weight and y stand for themselves or for their
  * gradients; one of them is the result. Inside, everything is a lane: float32, or float64 for float64. */
 typedef struct conv {
-  gb_call *call;
+  gb_op_call *call;
   gb_conv_sizes s;
   const gb_tensor *x, *weight, *bias, *y;
   bool relu;
@@ -50,14 +50,14 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* The tensors that are multiplied, by conv2d's names: a gradient has grad where x is, or x where the weight is. */
-static const gb_in_conv2d *operands(const gb_call *call) { return GB_IN(call, conv2d); }
+static const gb_in_conv2d *operands(const gb_op_call *call) { return GB_IN(call, conv2d); }
 _Static_assert(GB_IN_AT(conv2d_backward_input, grad) == GB_IN_AT(conv2d, x), "");
 _Static_assert(GB_IN_AT(conv2d_backward_weight, grad) == GB_IN_AT(conv2d, x), "");
 _Static_assert(GB_IN_AT(conv2d_backward_input, weight) == GB_IN_AT(conv2d, weight), "");
 _Static_assert(GB_IN_AT(conv2d_backward_weight, x) == GB_IN_AT(conv2d, weight), "");
 
 /* Everything that follows from sizes and dtype. */
-static void set_up(conv *v, gb_call *call, const gb_tensor *x, const gb_tensor *weight, const gb_tensor *y,
+static void set_up(conv *v, gb_op_call *call, const gb_tensor *x, const gb_tensor *weight, const gb_tensor *y,
                    gb_conv_attrs attrs) {
   *v = (conv){ .call = call, .x = x, .weight = weight, .y = y };
   v->s = gb_conv_sizes_of(2, x->shape, weight->shape, attrs);
@@ -342,7 +342,7 @@ static bool is_too_long(const conv *v) {
 }
 
 /* Are float32 operands to be rounded? The plain way's products do it while packing. */
-static bool rounds_operands(const gb_call *call) {
+static bool rounds_operands(const gb_op_call *call) {
   const gb_in_conv2d *in = operands(call);
   return call->context->tf32 && (in->x->dtype == GB_FLOAT32 || in->weight->dtype == GB_FLOAT32);
 }
@@ -368,7 +368,7 @@ static void look_chunk(void *arg, int64_t chunk) {
 
 /* A power of 2 that no element of a bfloat16 tensor without holes but 0 is below, as its exponent; one far too low
  * where one is subnormal. */
-static int least_exponent(const gb_call *call, const gb_tensor *t) {
+static int least_exponent(const gb_op_call *call, const gb_tensor *t) {
   look_job job = { .data = (const uint16_t *)(const void *)gb_data(t), .numel = t->numel };
   atomic_init(&job.smallest, UINT16_MAX);
   gb_parallel(call, (t->numel + LOOK_ELEMENTS - 1) / LOOK_ELEMENTS, look_chunk, &job);
@@ -498,7 +498,7 @@ static gb_status backward_weight_slices(conv *v) {
 
 /* {==== Kernels ==== */
 
-static gb_status conv2d(gb_call *call) {
+static gb_status conv2d(gb_op_call *call) {
   const gb_in_conv2d *in = GB_IN(call, conv2d);
   const gb_attrs_conv2d *attrs = GB_ATTRS(call, conv2d);
   conv v;
@@ -532,7 +532,7 @@ static bool find_turned(conv *v) {
   return true;
 }
 
-static gb_status conv2d_backward_input(gb_call *call) {
+static gb_status conv2d_backward_input(gb_op_call *call) {
   const gb_in_conv2d_backward_input *in = GB_IN(call, conv2d_backward_input);
   conv v;
   set_up(&v, call, GB_OUT(call, conv2d_backward_input)->dx, in->weight, in->grad,
@@ -542,7 +542,7 @@ static gb_status conv2d_backward_input(gb_call *call) {
   return backward_input_plain(&v);
 }
 
-static gb_status conv2d_backward_weight(gb_call *call) {
+static gb_status conv2d_backward_weight(gb_op_call *call) {
   const gb_in_conv2d_backward_weight *in = GB_IN(call, conv2d_backward_weight);
   conv v;
   set_up(&v, call, in->x, GB_OUT(call, conv2d_backward_weight)->dweight, in->grad,

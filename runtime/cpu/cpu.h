@@ -61,14 +61,14 @@ static inline gb_cpu_room *gb_cpu(const gb_context *context) { return context->b
  * the op fails with GB_EINTERRUPT; later chunks of the same op are left out too. What they would have written stays
  * unset: code between two runs that takes it for an index, or keeps it beyond the op, asks gb_was_stopped first. One
  * chunk alone is not looked after: it is short, or asks by itself. */
-void gb_parallel(const gb_call *call, int64_t chunks, gb_chunk_fn fn, void *arg);
+void gb_parallel(const gb_op_call *call, int64_t chunks, gb_chunk_fn fn, void *arg);
 /* Is a stop asked for? Then the op fails, and the chunk that asks may leave. */
-bool gb_stop_long(const gb_call *call);
+bool gb_stop_long(const gb_op_call *call);
 /* Was a chunk of this op left out? */
-static inline bool gb_was_stopped(const gb_call *call) { return atomic_load_explicit(&call->stopped,
+static inline bool gb_was_stopped(const gb_op_call *call) { return atomic_load_explicit(&call->stopped,
     memory_order_relaxed); }
 /* The same inside a chunk, asked once in so many elements of work: *work counts them, from 0. */
-static inline bool gb_long_work(const gb_call *call, int64_t *work, int64_t elements) {
+static inline bool gb_long_work(const gb_op_call *call, int64_t *work, int64_t elements) {
   *work += elements;
   if (*work < GB_PIECE / 16) return false;
   *work = 0;
@@ -98,15 +98,15 @@ static inline void gb_copy_bytes(void *to, const void *from, size_t bytes) {
   for GB_PIECES(at, count, (int64_t)bytes) memcpy((char *)to + at, (const char *)from + at, (size_t)count);
 }
 /* Scratch memory for a kernel, from the pool (category scratch). NULL: out of memory, text set: return GB_EMEMORY. */
-gb_block *gb_cpu_scratch(const gb_call *call, size_t bytes);
-void gb_cpu_scratch_free(const gb_call *call, gb_block *block);
+gb_block *gb_cpu_scratch(const gb_op_call *call, size_t bytes);
+void gb_cpu_scratch_free(const gb_op_call *call, gb_block *block);
 
 /* A kernel met a bad value in data (a label, a token id) inside a parallel loop: kept here, turned into an error at its
  * end. */
 typedef struct gb_bad_index { atomic_bool set; int64_t value, limit; } gb_bad_index;
 void gb_bad_index_report(gb_bad_index *bad, int64_t value, int64_t limit);
 /* GB_OK, or GB_EINDEX with "index 12 is out of range 0 .. 9". */
-gb_status gb_bad_index_status(gb_call *call, const gb_bad_index *bad, const char *what);
+gb_status gb_bad_index_status(gb_op_call *call, const gb_bad_index *bad, const char *what);
 
 /* The CPU backend of the best level this CPU runs, or of `level`. */
 gb_status gb_cpu_open(gb_context *context, const char *level, gb_backend *out);
@@ -124,7 +124,7 @@ gb_status gb_cpu_open(gb_context *context, const char *level, gb_backend *out);
 typedef struct gb_matrix { const void *data; gb_dtype dtype; int64_t row_stride, column_stride; } gb_matrix;
 /* c[m, n] (row-major, leading dimension ldc, dtype) = beta * c + a[m, k] @ b[k, n], accumulated in float32 (float64 for
  * float64), rounded once. Serial: callable from a chunk. */
-gb_status GB_CPU_NAME(gemm)(gb_call *call, int64_t m, int64_t n, int64_t k, gb_matrix a, gb_matrix b, float beta,
+gb_status GB_CPU_NAME(gemm)(gb_op_call *call, int64_t m, int64_t n, int64_t k, gb_matrix a, gb_matrix b, float beta,
                             void *c, int64_t ldc, gb_dtype dtype);
 
 /* ----} */

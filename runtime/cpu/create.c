@@ -18,7 +18,7 @@
 /* {==== fill ==== */
 
 /* Run a loop over the result alone, in row-major order. */
-static gb_status run_fill(gb_call *call, gb_tile_job *job, gb_tile_loop loop, gb_tile_as as, int64_t cost) {
+static gb_status run_fill(gb_op_call *call, gb_tile_job *job, gb_tile_loop loop, gb_tile_as as, int64_t cost) {
   job->loop = loop;
   job->seed = call->rng_seed;
   job->offset = call->rng_offset;
@@ -46,7 +46,7 @@ static void fill_i64(const gb_tile_job *job, const gb_tile_place *place, void *o
 }
 
 /* A bool is filled through float64, since 0.5 is true. */
-static gb_status fill(gb_call *call) {
+static gb_status fill(gb_op_call *call) {
   static const gb_tile_loop loops[] = { fill_f32, fill_f64, fill_i64 };
   gb_dtype dtype = (gb_dtype)GB_OUT(call, fill)->y->dtype;
   gb_tile_as as = dtype == GB_BOOL ? GB_AS_F64 : gb_tile_as_of(dtype);
@@ -68,7 +68,7 @@ static void sequence_i64(const gb_tile_job *job, const gb_tile_place *place, voi
   for (int64_t i = 0; i < place->n; i++) ((int64_t *)out)[i] = (int64_t)(start + (uint64_t)(place->first + i) * step);
 }
 
-static gb_status sequence(gb_call *call) {
+static gb_status sequence(gb_op_call *call) {
   gb_tile_job job;
   const gb_attr *start = &GB_ATTRS(call, sequence)->start, *step = &GB_ATTRS(call, sequence)->step;
   bool floats = gb_dtype_is_float((gb_dtype)GB_OUT(call, sequence)->y->dtype);
@@ -106,7 +106,7 @@ static void uniform_f64(const gb_tile_job *job, const gb_tile_place *place, void
   for (int64_t i = 0; i < place->n; i++) y[i] = gb_uniform_f64(words + 2 * i, low, high);
 }
 
-static gb_status uniform(gb_call *call) {
+static gb_status uniform(gb_op_call *call) {
   gb_tile_job job;
   bool wide = GB_OUT(call, uniform)->y->dtype == GB_FLOAT64;
   gb_tile_number(&job, 0, GB_ATTRS(call, uniform)->low.number);
@@ -137,7 +137,7 @@ static void normal_f64(const gb_tile_job *job, const gb_tile_place *place, void 
   memcpy(out, pairs + skip, (size_t)place->n * sizeof *pairs);
 }
 
-static gb_status normal(gb_call *call) {
+static gb_status normal(gb_op_call *call) {
   gb_tile_job job;
   bool wide = GB_OUT(call, normal)->y->dtype == GB_FLOAT64;
   gb_tile_number(&job, 0, GB_ATTRS(call, normal)->mean.number);
@@ -153,7 +153,7 @@ static void random_integers_i64(const gb_tile_job *job, const gb_tile_place *pla
   for (int64_t i = 0; i < place->n; i++) ((int64_t *)out)[i] = (int64_t)(low + gb_random_below(words + 2 * i, range));
 }
 
-static gb_status random_integers(gb_call *call) {
+static gb_status random_integers(gb_op_call *call) {
   gb_tile_job job;
   job.number.i64[0] = GB_ATTRS(call, random_integers)->low.integer;
   job.number.i64[1] = GB_ATTRS(call, random_integers)->high.integer;
@@ -161,7 +161,7 @@ static gb_status random_integers(gb_call *call) {
 }
 
 /* Fisher and Yates, from the inside out: element i goes to a place j <= i, what was there moves to i. */
-static gb_status permutation(gb_call *call) {
+static gb_status permutation(gb_op_call *call) {
   gb_tensor *out = GB_OUT(call, permutation)->y;
   int64_t *p = (int64_t *)(void *)gb_data(out), stride = out->stride[0];
   uint32_t words[2 * GB_TILE];
@@ -186,7 +186,7 @@ static void bernoulli_f64(const gb_tile_job *job, const gb_tile_place *place, vo
   }
 }
 
-static gb_status bernoulli(gb_call *call) {
+static gb_status bernoulli(gb_op_call *call) {
   static const gb_tile_as as[] = { GB_AS_F64, GB_AS_F64 };
   gb_tile_job job = { .loop = bernoulli_f64, .seed = call->rng_seed, .offset = call->rng_offset };
   atomic_bool bad;
@@ -216,7 +216,7 @@ static int64_t plant(double *tree, int64_t size, const char *weights, gb_dtype d
 /* Of one draw, towards a piece: a way down a tree that lies all over memory. */
 enum { DRAW_WORK = 64 };
 
-static gb_status draw_rows(gb_call *call, double *tree, int64_t size) {
+static gb_status draw_rows(gb_op_call *call, double *tree, int64_t size) {
   const gb_tensor *x = GB_IN(call, multinomial)->x;
   int64_t samples = GB_ATTRS(call, multinomial)->samples.integer;
   int64_t n = x->shape[x->ndim - 1], rows = x->ndim == 2 ? x->shape[0] : 1;
@@ -245,7 +245,7 @@ static gb_status draw_rows(gb_call *call, double *tree, int64_t size) {
   return GB_OK;
 }
 
-static gb_status multinomial(gb_call *call) {
+static gb_status multinomial(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, multinomial)->x;
   int64_t n = x->shape[x->ndim - 1], size = 1;
   while (size < n) size *= 2;
@@ -262,7 +262,7 @@ static gb_status multinomial(gb_call *call) {
 /* {==== copies ==== */
 
 /* The elements of a tensor, broadcast and converted, into another. Equal dtypes are copied as they are. */
-static gb_status copy_from(gb_call *call, gb_tensor *out, gb_tensor *in) {
+static gb_status copy_from(gb_op_call *call, gb_tensor *out, gb_tensor *in) {
   /* contiguous: the input itself */
   if (out->storage == in->storage && out->offset == in->offset && out->dtype == in->dtype && !call->in_place)
     return GB_OK;
@@ -273,12 +273,12 @@ static gb_status copy_from(gb_call *call, gb_tensor *out, gb_tensor *in) {
   return GB_OK;
 }
 
-static gb_status cast(gb_call *call) { return copy_from(call, GB_OUT(call, cast)->y, GB_IN(call, cast)->x); }
-static gb_status clone(gb_call *call) { return copy_from(call, GB_OUT(call, clone)->y, GB_IN(call, clone)->x); }
-static gb_status contiguous(gb_call *call) {
+static gb_status cast(gb_op_call *call) { return copy_from(call, GB_OUT(call, cast)->y, GB_IN(call, cast)->x); }
+static gb_status clone(gb_op_call *call) { return copy_from(call, GB_OUT(call, clone)->y, GB_IN(call, clone)->x); }
+static gb_status contiguous(gb_op_call *call) {
   return copy_from(call, GB_OUT(call, contiguous)->y, GB_IN(call, contiguous)->x);
 }
-static gb_status copy(gb_call *call) { return copy_from(call, GB_OUT(call, copy)->y, GB_IN(call, copy)->source); }
+static gb_status copy(gb_op_call *call) { return copy_from(call, GB_OUT(call, copy)->y, GB_IN(call, copy)->source); }
 
 /* ====} */
 

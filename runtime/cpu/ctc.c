@@ -142,7 +142,7 @@ static void run_sample(void *arg, int64_t n) {
 }
 
 /* Read a tensor of lengths, each of them 0 .. most. */
-static gb_status read_lengths(gb_call *call, int input, int64_t samples, int64_t most, int64_t *to) {
+static gb_status read_lengths(gb_op_call *call, int input, int64_t samples, int64_t most, int64_t *to) {
   const gb_tensor *lengths = call->in[input];
   gb_load_i64(to, gb_data(lengths), (gb_dtype)lengths->dtype, lengths->ndim ? lengths->stride[0] : 1, samples);
   for (int64_t n = 0; n < samples; n++)
@@ -153,7 +153,7 @@ static gb_status read_lengths(gb_call *call, int input, int64_t samples, int64_t
 }
 
 /* Both lengths of all samples, and where their targets begin. */
-static gb_status read_all_lengths(gb_call *call, ctc_job *job) {
+static gb_status read_all_lengths(gb_op_call *call, ctc_job *job) {
   const gb_tensor *targets = job->targets;
   int64_t most = targets->shape[targets->ndim - 1], at = 0;
   GB_TRY(read_lengths(call, GB_IN_AT(ctc_loss, input_lengths), job->samples, job->steps, job->input_lengths));
@@ -172,7 +172,7 @@ static gb_status read_all_lengths(gb_call *call, ctc_job *job) {
 }
 
 /* Run the samples, and reduce their losses in order. */
-static gb_status run_samples(gb_call *call, ctc_job *job) {
+static gb_status run_samples(gb_op_call *call, ctc_job *job) {
   const gb_tensor *loss = GB_OUT(call, ctc_loss)->loss;
   int64_t rows = job->slope ? job->steps : 2;
   job->buffer_bytes = (size_t)((rows + 4) * job->states + job->classes) * sizeof(double);
@@ -193,7 +193,7 @@ static gb_status run_samples(gb_call *call, ctc_job *job) {
   return gb_bad_index_status(call, &job->bad, "target");
 }
 
-static gb_status ctc_loss(gb_call *call) {
+static gb_status ctc_loss(gb_op_call *call) {
   const gb_in_ctc_loss *in = GB_IN(call, ctc_loss);
   const gb_attrs_ctc_loss *attrs = GB_ATTRS(call, ctc_loss);
   const gb_tensor *x = in->log_probs;

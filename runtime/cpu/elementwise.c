@@ -170,11 +170,11 @@ static const int16_t function_of[GB_OP_COUNT] = {
 #undef GB_OP
 
 /* What add's stands for in all ops of the family. */
-static gb_tensor *result(const gb_call *call) { return ((const gb_out_add *)(const void *)call->out)->z; }
+static gb_tensor *result(const gb_op_call *call) { return ((const gb_out_add *)(const void *)call->out)->z; }
 
 /* What the loops compute in: the promoted dtype of the inputs, the mask left aside; float32 where integers give a
  * float. */
-static gb_dtype common_dtype(const gb_call *call, const row *r) {
+static gb_dtype common_dtype(const gb_op_call *call, const row *r) {
   gb_tensor *in[GB_TILE_OPERANDS];
   for (int i = 0; i < call->n_in; i++) in[i] = i + 1 == r->mask ? NULL : call->in[i];
   gb_dtype dtype = gb_result_type(in, call->n_in);
@@ -183,7 +183,7 @@ static gb_dtype common_dtype(const gb_call *call, const row *r) {
 }
 
 /* The numbers of a row are the op's first attributes; a bound that is not given is infinite. */
-static void set_numbers(gb_tile_job *job, const gb_call *call, const row *r) {
+static void set_numbers(gb_tile_job *job, const gb_op_call *call, const row *r) {
   for (int i = 0; i < r->numbers; i++) {
     if (call->attrs[i].given) gb_tile_attr(job, i, &call->attrs[i]);
     else gb_tile_number(job, i, i == 0 ? -INFINITY : INFINITY);
@@ -192,7 +192,7 @@ static void set_numbers(gb_tile_job *job, const gb_call *call, const row *r) {
 
 /* A 0-d operand of another dtype than the common one is converted to it first where that shows: among integers, where
  * it may wrap (a plain number does not), and in tests, which see it in the 16-bit dtype of what it meets. */
-static void convert_constants(const gb_call *call, const row *r, gb_dtype common, gb_tiles *t) {
+static void convert_constants(const gb_op_call *call, const row *r, gb_dtype common, gb_tiles *t) {
   bool integer = gb_is_int(common), test = r->gives_bool && gb_is_16bit(common);
   for (int k = 1; k < t->count; k++) {
     gb_tile_operand *o = &t->operand[k];
@@ -212,7 +212,7 @@ static bool is_alike(const gb_tensor *t, gb_dtype dtype, const gb_tensor *out) {
 /* Most small calls: operands and result lie as the loop takes them, in one piece; one operand may be a number. Then
  * they are the walk's one tile, and need no plan. A number beside floats of the result's dtype counts as one of
  * these. */
-static bool run_small(const gb_call *call, const row *r, int n_in, gb_tile_job *job) {
+static bool run_small(const gb_op_call *call, const row *r, int n_in, gb_tile_job *job) {
   const gb_tensor *out = result(call);
   const void *in[GB_TILE_OPERANDS];
   int64_t room[GB_TILE];
@@ -238,7 +238,7 @@ static bool run_small(const gb_call *call, const row *r, int n_in, gb_tile_job *
 }
 
 /* Any call: plan the walk, and run it. */
-static void run_planned(gb_call *call, const row *r, int n_in, gb_tile_job *job, bool logical) {
+static void run_planned(gb_op_call *call, const row *r, int n_in, gb_tile_job *job, bool logical) {
   gb_tensor *tensors[GB_TILE_OPERANDS] = { result(call) };
   gb_tile_as as[GB_TILE_OPERANDS];
   gb_dtype common = common_dtype(call, r);
@@ -255,7 +255,7 @@ static void run_planned(gb_call *call, const row *r, int n_in, gb_tile_job *job,
 }
 
 /* Run the loops of a row over the first n_in inputs. */
-static gb_status run_row(gb_call *call, const row *r, int n_in, gb_tile_job *job, bool logical) {
+static gb_status run_row(gb_op_call *call, const row *r, int n_in, gb_tile_job *job, bool logical) {
   atomic_bool bad;
   atomic_init(&bad, false);
   job->bad = &bad;
@@ -265,7 +265,7 @@ static gb_status run_row(gb_call *call, const row *r, int n_in, gb_tile_job *job
 }
 
 /* Most ops: the row of the table. */
-static gb_status run(gb_call *call) {
+static gb_status run(gb_op_call *call) {
   const row *r = &rows[function_of[call->op]];
   gb_tile_job job;
   set_numbers(&job, call, r);
@@ -282,7 +282,7 @@ static double number_of(const gb_tensor *t) {
 }
 
 /* The exponents 2 and 3 are multiplications. */
-static gb_status run_pow(gb_call *call) {
+static gb_status run_pow(gb_op_call *call) {
   gb_tile_job job;
   const gb_tensor *power = GB_IN(call, pow)->y;
   bool number = power->numel == 1 && gb_dtype_is_float(common_dtype(call, &rows[GB_FUNCTION_pow]));
@@ -293,7 +293,7 @@ static gb_status run_pow(gb_call *call) {
 }
 
 /* A finite value that x's dtype cannot hold becomes the largest one it can. */
-static gb_status run_masked_fill(gb_call *call) {
+static gb_status run_masked_fill(gb_op_call *call) {
   gb_tile_job job;
   gb_dtype dtype = (gb_dtype)GB_OUT(call, masked_fill)->y->dtype;
   double value = GB_ATTRS(call, masked_fill)->value.number;
@@ -311,7 +311,7 @@ static void set_bound(gb_tile_job *job, int i, const gb_tensor *bound) {
 }
 
 /* Numbers bound in one pass. Tensors take one for each bound, the second over the result of the first. */
-static gb_status run_clamp(gb_call *call) {
+static gb_status run_clamp(gb_op_call *call) {
   gb_in_clamp *in = GB_IN(call, clamp), given = *in;
   gb_tile_job job;
   gb_status status = GB_OK;
@@ -331,20 +331,20 @@ static gb_status run_clamp(gb_call *call) {
 }
 
 /* The approximate form is another function. */
-static gb_status run_gelu(gb_call *call) {
+static gb_status run_gelu(gb_op_call *call) {
   gb_tile_job job;
   bool by_tanh = GB_ATTRS(call, gelu)->approximate.integer == GB_WORD_tanh;
   return run_row(call, &rows[by_tanh ? GB_FUNCTION_gelu_tanh : GB_FUNCTION_gelu], 1, &job, false);
 }
 
-static gb_status run_gelu_backward(gb_call *call) {
+static gb_status run_gelu_backward(gb_op_call *call) {
   gb_tile_job job;
   bool by_tanh = GB_ATTRS(call, gelu_backward)->approximate.integer == GB_WORD_tanh;
   return run_row(call, &rows[by_tanh ? GB_FUNCTION_gelu_tanh_backward : GB_FUNCTION_gelu_backward], 2, &job, false);
 }
 
 /* Drop with probability p, by the words at a place of the stream. */
-static gb_status drop(gb_call *call, double p, uint64_t seed, uint64_t offset) {
+static gb_status drop(gb_op_call *call, double p, uint64_t seed, uint64_t offset) {
   gb_tile_job job;
   gb_tile_number(&job, 0, p);
   gb_tile_number(&job, 1, p < 1 ? 1 / (1 - p) : 0);
@@ -353,24 +353,24 @@ static gb_status drop(gb_call *call, double p, uint64_t seed, uint64_t offset) {
   return run_row(call, &dropout_row, 1, &job, true);
 }
 
-static gb_status run_dropout(gb_call *call) {
+static gb_status run_dropout(gb_op_call *call) {
   bool same = GB_OUT(call, dropout)->y->storage == GB_IN(call, dropout)->x->storage; /* nothing to drop */
   return same ? GB_OK : drop(call, GB_ATTRS(call, dropout)->p.number, call->rng_seed, call->rng_offset);
 }
 
-static gb_status run_dropout_backward(gb_call *call) {
+static gb_status run_dropout_backward(gb_op_call *call) {
   const gb_attrs_dropout_backward *attrs = GB_ATTRS(call, dropout_backward);
   return drop(call, attrs->p.number, (uint64_t)attrs->seed.integer, (uint64_t)attrs->offset.integer);
 }
 
 /* Flipping the bits of a bool would leave it true. */
-static gb_status run_bitwise_not(gb_call *call) {
+static gb_status run_bitwise_not(gb_op_call *call) {
   gb_tile_job job;
   bool flags = GB_IN(call, bitwise_not)->x->dtype == GB_BOOL;
   return run_row(call, &rows[flags ? GB_FUNCTION_logical_not : GB_FUNCTION_bitwise_not], 1, &job, false);
 }
 
-static gb_status run_triangle(gb_call *call, const row *r, const gb_tensor *x, int64_t diagonal) {
+static gb_status run_triangle(gb_op_call *call, const row *r, const gb_tensor *x, int64_t diagonal) {
   gb_tile_job job;
   int64_t height = x->shape[x->ndim - 2], width = x->shape[x->ndim - 1];
   job.number.i64[0] = height;
@@ -379,11 +379,11 @@ static gb_status run_triangle(gb_call *call, const row *r, const gb_tensor *x, i
   return run_row(call, r, 1, &job, true);
 }
 
-static gb_status run_tril(gb_call *call) {
+static gb_status run_tril(gb_op_call *call) {
   return run_triangle(call, &tril_row, GB_IN(call, tril)->x, GB_ATTRS(call, tril)->diagonal.integer);
 }
 
-static gb_status run_triu(gb_call *call) {
+static gb_status run_triu(gb_op_call *call) {
   return run_triangle(call, &triu_row, GB_IN(call, triu)->x, GB_ATTRS(call, triu)->diagonal.integer);
 }
 

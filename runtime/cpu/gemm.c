@@ -144,7 +144,7 @@ static bool is_staged(const gb_product *p) {
 }
 
 /* A product in tiles of at most m x n. */
-static gemm_plan plan_of(const gb_call *call, const gb_product *p, int64_t m, int64_t n) {
+static gemm_plan plan_of(const gb_op_call *call, const gb_product *p, int64_t m, int64_t n) {
   gemm_plan plan = { .p = p, .lane = p->dtype == GB_FLOAT64 ? GB_LANE_F64 : GB_LANE_F32, .staged = is_staged(p),
                      .batches = 1 };
   plan.how = gb_product_how_of(call->context);
@@ -221,7 +221,7 @@ static void run_chunk(void *arg, int64_t chunk) {
   }
 }
 
-gb_status gb_product_run(gb_call *call, const gb_product *product) {
+gb_status gb_product_run(gb_op_call *call, const gb_product *product) {
   gemm_plan plan = plan_of(call, product, 0, 0);
   if (product->m == 0 || product->n == 0 || plan.batches == 0) return GB_OK;
   choose_tiles(&plan);
@@ -242,7 +242,7 @@ gb_status gb_product_run(gb_call *call, const gb_product *product) {
 
 /* Scratch comes straight from the pool: a chunk may run on any thread, where neither the error text may be written nor
  * memory reclaimed. */
-gb_status GB_CPU_NAME(gemm)(gb_call *call, int64_t m, int64_t n, int64_t k, gb_matrix a, gb_matrix b, float beta,
+gb_status GB_CPU_NAME(gemm)(gb_op_call *call, int64_t m, int64_t n, int64_t k, gb_matrix a, gb_matrix b, float beta,
                             void *c, int64_t ldc,
                             gb_dtype dtype) {
   gb_product product = { .m = m, .n = n, .k = k, .a = a, .b = b, .c = c, .ldc = ldc, .dtype = dtype, .beta = beta };

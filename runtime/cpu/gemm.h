@@ -107,7 +107,7 @@ typedef struct gb_product {
 
 #define gb_product_run GB_CPU_NAME(product_run)
 /* Run a product on the context's threads. The partition depends on the shape alone and never splits k. */
-gb_status gb_product_run(gb_call *call, const gb_product *product);
+gb_status gb_product_run(gb_op_call *call, const gb_product *product);
 
 /* ----} */
 

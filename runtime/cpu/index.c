@@ -8,7 +8,7 @@
 
 /* What most kernels here share: a shape cut into runs, and up to three tensors walked over it. */
 typedef struct index_walk {
-  gb_call *call;
+  gb_op_call *call;
   gb_runs runs;
   int dim;                            /* the op's dimension */
   int64_t stride[3][GB_MAX_NDIM];     /* of x or y, of the index, of the source */
@@ -43,7 +43,7 @@ static gb_runs rows_of_index(const gb_tensor *index, int64_t width) {
   return r;
 }
 
-static gb_status embedding(gb_call *call) {
+static gb_status embedding(gb_op_call *call) {
   const gb_in_embedding *in = GB_IN(call, embedding);
   const gb_tensor *index = in->index, *weight = in->weight;
   GB_TRY(gb_check_index(call, index, weight->shape[0], "index"));
@@ -56,7 +56,7 @@ static gb_status embedding(gb_call *call) {
 
 /* The places of each row in the index, in order: row r's are place[first[r]] .. place[first[r + 1] - 1]. */
 typedef struct row_lists {
-  gb_call *call;
+  gb_op_call *call;
   gb_runs runs;                       /* of the index, one element each */
   int64_t grad_strides[GB_MAX_NDIM];
   int64_t *first, *place, rows, rows_per_chunk;
@@ -120,7 +120,7 @@ static void embedding_backward_chunk(void *arg, int64_t chunk) {
       sum_row_tile(lists, row, column, width - column < GB_TILE ? width - column : GB_TILE);
 }
 
-static gb_status embedding_backward(gb_call *call) {
+static gb_status embedding_backward(gb_op_call *call) {
   const gb_in_embedding_backward *in = GB_IN(call, embedding_backward);
   const gb_tensor *grad = in->grad, *index = in->index, *out = GB_OUT(call, embedding_backward)->dweight;
   row_lists lists = { .call = call, .runs = gb_runs_of(index->ndim, index->shape, 1), .rows = out->shape[0] };
@@ -178,7 +178,7 @@ static void gather_chunk(void *arg, int64_t chunk) {
   }
 }
 
-static gb_status gather(gb_call *call) {
+static gb_status gather(gb_op_call *call) {
   const gb_in_gather *in = GB_IN(call, gather);
   const gb_tensor *x = in->x, *index = in->index;
   index_walk w = { .call = call };
@@ -232,7 +232,7 @@ static void scatter_add_chunk(void *arg, int64_t chunk) {
   }
 }
 
-static gb_status scatter_add(gb_call *call) {
+static gb_status scatter_add(gb_op_call *call) {
   const gb_in_scatter_add *in = GB_IN(call, scatter_add);
   const gb_tensor *x = in->x, *index = in->index, *source = in->source, *y = GB_OUT(call, scatter_add)->y;
   index_walk w = { .call = call };
@@ -275,7 +275,7 @@ static void index_select_chunk(void *arg, int64_t chunk) {
   }
 }
 
-static gb_status index_select(gb_call *call) {
+static gb_status index_select(gb_op_call *call) {
   const gb_in_index_select *in = GB_IN(call, index_select);
   const gb_tensor *x = in->x, *index = in->index, *y = GB_OUT(call, index_select)->y;
   index_walk w = { .call = call, .dim = gb_wrap_dim(GB_ATTRS(call, index_select)->dim.integer, x->ndim),
@@ -326,7 +326,7 @@ static void index_add_chunk(void *arg, int64_t chunk) {
 }
 
 /* The shape with dim as 1, cut into runs: each is added to by all slices, so chunks never share an element. */
-static gb_status index_add(gb_call *call) {
+static gb_status index_add(gb_op_call *call) {
   const gb_in_index_add *in = GB_IN(call, index_add);
   const gb_tensor *x = in->x, *index = in->index, *source = in->source, *y = GB_OUT(call, index_add)->y;
   index_walk w = { .call = call, .n = index->numel };
@@ -351,7 +351,7 @@ static gb_status index_add(gb_call *call) {
 /* {==== index_put ==== */
 
 typedef struct put_job {
-  gb_call *call;
+  gb_op_call *call;
   gb_runs index_runs, inner;          /* one index value each; the block x.shape[1:] */
   int64_t index_strides[GB_MAX_NDIM], source_strides[GB_MAX_NDIM]; /* source over index.shape x x.shape[1:] */
   int64_t *last;                      /* of each row that the index names: the last place that does */
@@ -386,7 +386,7 @@ static void index_put_chunk(void *arg, int64_t chunk) {
   }
 }
 
-static gb_status index_put(gb_call *call) {
+static gb_status index_put(gb_op_call *call) {
   const gb_in_index_put *in = GB_IN(call, index_put);
   const gb_tensor *x = in->x, *index = in->index, *source = in->source, *y = GB_OUT(call, index_put)->y;
   put_job job = { .call = call };
@@ -414,7 +414,7 @@ static gb_status index_put(gb_call *call) {
 /* {==== masked_select, masked_scatter, nonzero: count per chunk, then each chunk knows where it starts ==== */
 
 typedef struct mask_job {
-  gb_call *call;
+  gb_op_call *call;
   const gb_tensor *mask;
   gb_runs runs;                       /* of the joint shape, a tile each */
   int64_t mask_strides[GB_MAX_NDIM], x_strides[GB_MAX_NDIM];
@@ -461,7 +461,7 @@ static gb_status mask_begin(mask_job *job, const gb_tensor *mask, int ndim, cons
 }
 
 /* The number of true elements was counted by the check too; a mask that another thread changed since is an error. */
-static gb_status require_count(gb_call *call, int64_t total, int64_t expected) {
+static gb_status require_count(gb_op_call *call, int64_t total, int64_t expected) {
   return total == expected ? GB_OK : gb_call_fail(call, GB_ESTATE, "the input changed while it was read");
 }
 
@@ -483,7 +483,7 @@ static void masked_select_chunk(void *arg, int64_t chunk) {
   }
 }
 
-static gb_status masked_select(gb_call *call) {
+static gb_status masked_select(gb_op_call *call) {
   const gb_in_masked_select *in = GB_IN(call, masked_select);
   const gb_tensor *x = in->x, *mask = in->mask;
   int64_t shape[GB_MAX_NDIM], total;
@@ -529,7 +529,7 @@ static void masked_scatter_chunk(void *arg, int64_t chunk) {
   }
 }
 
-static gb_status masked_scatter(gb_call *call) {
+static gb_status masked_scatter(gb_op_call *call) {
   const gb_in_masked_scatter *in = GB_IN(call, masked_scatter);
   const gb_tensor *x = in->x, *mask = in->mask, *source = in->source, *y = GB_OUT(call, masked_scatter)->y;
   mask_job job = { .call = call };
@@ -563,7 +563,7 @@ static void nonzero_chunk(void *arg, int64_t chunk) {
   }
 }
 
-static gb_status nonzero(gb_call *call) {
+static gb_status nonzero(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, nonzero)->x;
   mask_job job = { .call = call };
   gb_block *scratch;
@@ -589,7 +589,7 @@ static void one_hot_chunk(void *arg, int64_t chunk) {
   }
 }
 
-static gb_status one_hot(gb_call *call) {
+static gb_status one_hot(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, one_hot)->x;
   int64_t classes = GB_ATTRS(call, one_hot)->classes.integer;
   GB_TRY(gb_check_index(call, x, classes, "index"));

@@ -85,7 +85,7 @@ static gb_status tell(const gb_matrix_job *job) {
 }
 
 /* Run `one` on each matrix: `out` has the batch in front of `own` dims. numbers: elements that it packs or works in. */
-static gb_status run_batch(gb_call *call, const gb_tensor *out, int own, int64_t m, int64_t n, int64_t numbers,
+static gb_status run_batch(gb_op_call *call, const gb_tensor *out, int own, int64_t m, int64_t n, int64_t numbers,
                            gb_matrix_fault (*one)(const gb_matrix_job *, int64_t, char *)) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   gb_matrix_job job = { .call = call, .ndim = out->ndim - own, .count = 1, .one = one, .bad = -1 };
@@ -111,43 +111,43 @@ static gb_status run_batch(gb_call *call, const gb_tensor *out, int own, int64_t
 static int64_t rows_of(const gb_tensor *x) { return x->shape[x->ndim - 2]; }
 static int64_t columns_of(const gb_tensor *x) { return x->shape[x->ndim - 1]; }
 
-static gb_status cholesky(gb_call *call) {
+static gb_status cholesky(gb_op_call *call) {
   const gb_tensor *y = GB_OUT(call, linalg_cholesky)->y;
   int64_t n = rows_of(y);
   return run_batch(call, y, 2, n, n, n * n, ONE(cholesky, y));
 }
 
-static gb_status inv(gb_call *call) {
+static gb_status inv(gb_op_call *call) {
   const gb_tensor *y = GB_OUT(call, linalg_inv)->y;
   int64_t n = rows_of(y);
   return run_batch(call, y, 2, n, n, 2 * n * n + n, ONE(inv, y));
 }
 
-static gb_status solve(gb_call *call) {
+static gb_status solve(gb_op_call *call) {
   const gb_tensor *x = GB_OUT(call, linalg_solve)->x;
   int64_t n = rows_of(x), columns = columns_of(x);
   return run_batch(call, x, 2, n, columns > n ? columns : n, n * n + n * columns + n, ONE(solve, x));
 }
 
-static gb_status solve_triangular(gb_call *call) {
+static gb_status solve_triangular(gb_op_call *call) {
   const gb_tensor *x = GB_OUT(call, linalg_solve_triangular)->x;
   int64_t n = rows_of(x), columns = columns_of(x);
   return run_batch(call, x, 2, n, columns > n ? columns : n, n * n + n * columns, ONE(solve_triangular, x));
 }
 
-static gb_status det(gb_call *call) {
+static gb_status det(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, linalg_det)->x, *y = GB_OUT(call, linalg_det)->y;
   int64_t n = rows_of(x);
   return run_batch(call, y, 0, n, n, n * n + n, ONE(det, y));
 }
 
-static gb_status slogdet(gb_call *call) {
+static gb_status slogdet(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, linalg_slogdet)->x, *sign = GB_OUT(call, linalg_slogdet)->sign;
   int64_t n = rows_of(x);
   return run_batch(call, sign, 0, n, n, n * n + n, ONE(slogdet, sign));
 }
 
-static gb_status qr(gb_call *call) {
+static gb_status qr(gb_op_call *call) {
   const gb_tensor *q = GB_OUT(call, linalg_qr)->q, *r = GB_OUT(call, linalg_qr)->r;
   int64_t m = rows_of(q), n = columns_of(r), columns = columns_of(q), most = m > n ? m : n;
   int64_t numbers = m * (columns > n ? columns : n) + columns * n + n + LAPACK_BLOCK * most;
@@ -160,20 +160,20 @@ static int64_t svd_room(int64_t m, int64_t n) {
   return 4 * k * k + 16 * k + (m > n ? m : n) + LAPACK_BLOCK * (m + n);
 }
 
-static gb_status svd(gb_call *call) {
+static gb_status svd(gb_op_call *call) {
   const gb_tensor *u = GB_OUT(call, linalg_svd)->u, *vh = GB_OUT(call, linalg_svd)->vh;
   int64_t m = rows_of(u), n = columns_of(vh), k = m < n ? m : n, left = columns_of(u), right = rows_of(vh);
   int64_t numbers = m * n + k + m * left + right * n + svd_room(m, n);
   return run_batch(call, u, 2, left > k ? left : m, right > k ? right : n, numbers, ONE(svd, u));
 }
 
-static gb_status pinv(gb_call *call) {
+static gb_status pinv(gb_op_call *call) {
   const gb_tensor *y = GB_OUT(call, linalg_pinv)->y;
   int64_t n = rows_of(y), m = columns_of(y), k = m < n ? m : n;
   return run_batch(call, y, 2, m, n, m * n + k + m * k + k * n + svd_room(m, n), ONE(pinv, y));
 }
 
-static gb_status eigh(gb_call *call) {
+static gb_status eigh(gb_op_call *call) {
   const gb_tensor *vectors = GB_OUT(call, linalg_eigh)->vectors;
   int64_t n = rows_of(vectors);
   return run_batch(call, vectors, 2, n, n, 3 * n * n + (13 + LAPACK_BLOCK) * n + 4, ONE(eigh, vectors));
@@ -184,7 +184,7 @@ static gb_status eigh(gb_call *call) {
 #else
 
 /* Without LAPACK every op says so. */
-static gb_status absent(gb_call *call) {
+static gb_status absent(gb_op_call *call) {
   return gb_call_fail(call, GB_EUNSUPPORTED, "needs LAPACK, which this build has not; install liblapack-dev (Debian "
                                              "and Ubuntu) and build again");
 }

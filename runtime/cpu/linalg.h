@@ -12,7 +12,7 @@ typedef enum gb_matrix_fault {
 
 /* One op on all matrices of a batch: ndim, batch: the shape of the batch, which operands broadcast to. */
 typedef struct gb_matrix_job {
-  gb_call *call;
+  gb_op_call *call;
   int ndim;
   int64_t batch[GB_MAX_NDIM], count, per_chunk, work; /* work: of one matrix, as gb_work counts it */
   gb_scratch scratch;

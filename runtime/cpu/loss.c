@@ -11,7 +11,7 @@
 #include "cpu/cpu.h"
 #include "cpu/gemm.h"
 #include "cpu/rows.h"
-#include "cpu/stream.h"
+#include "cpu/nontemporal.h"
 
 /* {==== what cross_entropy and nll_loss share ==== */
 
@@ -67,7 +67,7 @@ static bool are_used_as_they_are(const loss_job *job) {
 
 /* Describe the rows and take scratch: weights, losses and totals of rows, and buffers for `batched` rows of x at a
  * time. */
-static gb_status open_job(gb_call *call, loss_job *job, const gb_tensor *target, const gb_tensor *weight,
+static gb_status open_job(gb_op_call *call, loss_job *job, const gb_tensor *target, const gb_tensor *weight,
                           bool batched) {
   int64_t classes = job->classes;
   job->bytes = gb_lane_bytes(job->lane);
@@ -76,7 +76,7 @@ static gb_status open_job(gb_call *call, loss_job *job, const gb_tensor *target,
   bool as_they_are = are_used_as_they_are(job);
   job->dtype = as_they_are ? job->x.dtype : gb_lane_dtype(job->lane);
   if (as_they_are) job->plan.batch = job->plan.chunk;
-  job->streams = as_they_are && job->dx.data && (size_t)(job->rows * classes) * job->dx.bytes >= GB_STREAM_BYTES;
+  job->streams = as_they_are && job->dx.data && (size_t)(job->rows * classes) * job->dx.bytes >= GB_NONTEMPORAL_BYTES;
   job->row_bytes = as_they_are ? 0 : (size_t)classes * job->bytes;
   job->buffer_bytes = batched ? (size_t)job->plan.batch * (2 * job->row_bytes + 8) : 0;
   size_t weight_bytes = ((size_t)classes * job->bytes + 7) / 8 * 8,
@@ -129,7 +129,7 @@ static void run_rows(void *arg, int64_t chunk) {
                mass + i * job->row_bytes, job->indices ? index[i] : 0);
     if (job->dx.data && !own) gb_rows_store(&job->dx, job->lane, first, count, room);
   }
-  if (job->streams) gb_stream_end();
+  if (job->streams) gb_nontemporal_end();
 }
 
 /* Reduce the rows' losses into out, and their weights into total where that is kept. */
@@ -168,7 +168,7 @@ static double row_gradient(const loss_job *job, int64_t row) {
 }
 
 /* End a run: give back the scratch, and report a class that does not exist. */
-static gb_status close_job(gb_call *call, loss_job *job, gb_status status) {
+static gb_status close_job(gb_op_call *call, loss_job *job, gb_status status) {
   if (job->scratch) gb_cpu_scratch_free(call, job->scratch);
   return status == GB_OK ? gb_bad_index_status(call, &job->bad, "target") : status;
 }
@@ -217,7 +217,7 @@ static void forward_row(loss_job *job, int64_t row, const char *x, char *shifted
   if (job->lse) put(job, job->lse, row, lse);
 }
 
-static gb_status cross_entropy(gb_call *call) {
+static gb_status cross_entropy(gb_op_call *call) {
   const gb_in_cross_entropy *in = GB_IN(call, cross_entropy);
   const gb_attrs_cross_entropy *attrs = GB_ATTRS(call, cross_entropy);
   const gb_out_cross_entropy *out = GB_OUT(call, cross_entropy);
@@ -256,7 +256,7 @@ static void backward_row(loss_job *job, int64_t row, const char *x, char *dx, ch
   if (job->smoothing > 0 && !job->weight) gb_row_shift(job->lane, dx, n, g * share);
 }
 
-static gb_status cross_entropy_backward(gb_call *call) {
+static gb_status cross_entropy_backward(gb_op_call *call) {
   const gb_in_cross_entropy_backward *in = GB_IN(call, cross_entropy_backward);
   const gb_attrs_cross_entropy_backward *attrs = GB_ATTRS(call, cross_entropy_backward);
   const gb_tensor *x = in->x, *target = in->target, *dx = GB_OUT(call, cross_entropy_backward)->dx;
@@ -307,7 +307,7 @@ static void pick_forward(void *arg, int64_t chunk) {
   }
 }
 
-static gb_status nll_loss(gb_call *call) {
+static gb_status nll_loss(gb_op_call *call) {
   const gb_in_nll_loss *in = GB_IN(call, nll_loss);
   const gb_attrs_nll_loss *attrs = GB_ATTRS(call, nll_loss);
   const gb_tensor *x = in->x, *target = in->target;
@@ -335,7 +335,7 @@ static void pick_backward(void *arg, int64_t chunk) {
   }
 }
 
-static gb_status nll_loss_backward(gb_call *call) {
+static gb_status nll_loss_backward(gb_op_call *call) {
   const gb_in_nll_loss_backward *in = GB_IN(call, nll_loss_backward);
   const gb_attrs_nll_loss_backward *attrs = GB_ATTRS(call, nll_loss_backward);
   const gb_tensor *target = in->target, *total = in->total, *dx = GB_OUT(call, nll_loss_backward)->dx;
@@ -420,7 +420,7 @@ static gb_matrix matrix_of(const gb_tensor *t, int64_t row) {
 static gb_matrix transposed(gb_matrix m) { return (gb_matrix){ m.data, m.dtype, m.column_stride, m.row_stride }; }
 
 /* logits = x @ weight^T + bias */
-static gb_status linear_logits(gb_call *call, const linear_job *job, int64_t first) {
+static gb_status linear_logits(gb_op_call *call, const linear_job *job, int64_t first) {
   const gb_in_linear_cross_entropy *in = GB_IN(call, linear_cross_entropy);
   const gb_tensor *bias = in->bias;
   gb_product p = { .m = job->rows, .n = job->classes, .k = job->features, .a = matrix_of(in->x, first),
@@ -433,7 +433,7 @@ static gb_status linear_logits(gb_call *call, const linear_job *job, int64_t fir
 }
 
 /* dx = slope @ weight; dweight += slope^T @ x; dbias += column sums of slope. */
-static gb_status linear_gradients(gb_call *call, const linear_job *job, int64_t first) {
+static gb_status linear_gradients(gb_op_call *call, const linear_job *job, int64_t first) {
   const gb_in_linear_cross_entropy *in = GB_IN(call, linear_cross_entropy);
   const gb_out_linear_cross_entropy *out = GB_OUT(call, linear_cross_entropy);
   gb_tensor *dx = out->dx, *dweight = out->dweight;
@@ -454,7 +454,7 @@ static gb_status linear_gradients(gb_call *call, const linear_job *job, int64_t 
 }
 
 /* Class indices of all rows, checked; *counted is how many are not ignored. */
-static gb_status read_targets(gb_call *call, int64_t classes, int64_t ignore, int64_t *to, int64_t *counted) {
+static gb_status read_targets(gb_op_call *call, int64_t classes, int64_t ignore, int64_t *to, int64_t *counted) {
   const gb_tensor *target = GB_IN(call, linear_cross_entropy)->target;
   gb_bad_index bad = { .set = false };
   gb_lane_load(GB_LANE_I64, to, gb_data(target), (gb_dtype)target->dtype, target->stride[0], target->numel);
@@ -467,7 +467,7 @@ static gb_status read_targets(gb_call *call, int64_t classes, int64_t ignore, in
 }
 
 /* Walk over the rows in chunks. */
-static gb_status linear_chunks(gb_call *call, linear_job *job, int64_t rows, int64_t chunk_rows) {
+static gb_status linear_chunks(gb_op_call *call, linear_job *job, int64_t rows, int64_t chunk_rows) {
   const int64_t *target = job->target;
   char *losses = job->losses;
   for (int64_t first = 0; first < rows; first += chunk_rows) {
@@ -488,7 +488,7 @@ static void linear_zero(const gb_tensor *sum) {
 
 /* x [n, features], weight [classes, features], target [n]. The gradients are those of the sum of the losses; backward
  * scales them. */
-static gb_status linear_cross_entropy(gb_call *call) {
+static gb_status linear_cross_entropy(gb_op_call *call) {
   const gb_in_linear_cross_entropy *in = GB_IN(call, linear_cross_entropy);
   const gb_attrs_linear_cross_entropy *attrs = GB_ATTRS(call, linear_cross_entropy);
   const gb_out_linear_cross_entropy *out = GB_OUT(call, linear_cross_entropy);

@@ -27,7 +27,7 @@ typedef float tiny_lanes __attribute__((vector_size(4 * TINY_LANES), aligned(4),
 
 /* All in float32, with nothing to do after the sum but the bias. A vector has a kernel of its own, which sums in
  * another order. */
-static bool is_tiny(const gb_call *call, const gb_product *p) {
+static bool is_tiny(const gb_op_call *call, const gb_product *p) {
   const gb_epilogue *e = &p->epilogue;
   if (p->m < 2 || p->n < 2 || p->m > TINY_ELEMENTS || p->n > TINY_ELEMENTS || p->k > TINY_ELEMENTS) return false;
   if (p->m * p->n * p->k > TINY_OPERATIONS || (p->n + TINY_LANES - 1) / TINY_LANES * TINY_LANES * p->k > TINY_ELEMENTS)
@@ -88,7 +88,7 @@ static void run_tiny(const gb_product *p) {
   }
 }
 
-static gb_status run_product(gb_call *call, const gb_product *p) {
+static gb_status run_product(gb_op_call *call, const gb_product *p) {
   if (!is_tiny(call, p)) return gb_product_run(call, p);
   run_tiny(p);
   return GB_OK;
@@ -100,7 +100,7 @@ static gb_status run_product(gb_call *call, const gb_product *p) {
 
 static gb_operand operand(const gb_tensor *t) { return (gb_operand){ t->ndim, t->shape, t->stride }; }
 
-static gb_status matmul(gb_call *call) {
+static gb_status matmul(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, matmul)->x, *y = GB_IN(call, matmul)->y, *z = GB_OUT(call, matmul)->z;
   gb_batched b = gb_batched_of(operand(x), operand(y), z->shape, z->ndim);
   gb_product p = { .m = b.m, .n = b.n, .k = b.k, .c = gb_data(z), .ldc = b.n, .dtype = (gb_dtype)z->dtype,
@@ -119,7 +119,7 @@ static gb_status matmul(gb_call *call) {
 
 /* x as a matrix of rows. Where its layout has no such view it is copied, in its dtype, into *copy, which the caller
  * frees. */
-static gb_status fold(gb_call *call, const gb_tensor *x, gb_matrix *m, int64_t *rows, gb_block **copy) {
+static gb_status fold(gb_op_call *call, const gb_tensor *x, gb_matrix *m, int64_t *rows, gb_block **copy) {
   int64_t n = x->shape[x->ndim - 1];
   *m = (gb_matrix){ .data = gb_data(x), .dtype = (gb_dtype)x->dtype, .column_stride = x->stride[x->ndim - 1] };
   *copy = NULL;
@@ -149,7 +149,7 @@ static gb_product layer(gb_matrix x, int64_t rows, const gb_tensor *weight, cons
   return p;
 }
 
-static gb_status linear(gb_call *call) {
+static gb_status linear(gb_op_call *call) {
   const gb_in_linear *in = GB_IN(call, linear);
   const gb_tensor *y = GB_OUT(call, linear)->y, *pre = GB_OUT(call, linear)->pre;
   gb_activation activation = gb_activation_of(&GB_ATTRS(call, linear)->activation);
@@ -166,7 +166,7 @@ static gb_status linear(gb_call *call) {
 }
 
 /* Both layers, slab of rows by slab of rows; hidden holds one slab, or all of it where it is kept. */
-static gb_status mlp_slabs(gb_call *call, gb_matrix x, int64_t rows, int64_t slab, char *hidden) {
+static gb_status mlp_slabs(gb_op_call *call, gb_matrix x, int64_t rows, int64_t slab, char *hidden) {
   const gb_in_mlp *in = GB_IN(call, mlp);
   const gb_tensor *y = GB_OUT(call, mlp)->y, *pre = GB_OUT(call, mlp)->pre;
   gb_dtype dtype = (gb_dtype)y->dtype;
@@ -189,7 +189,7 @@ static gb_status mlp_slabs(gb_call *call, gb_matrix x, int64_t rows, int64_t sla
   return GB_OK;
 }
 
-static gb_status mlp(gb_call *call) {
+static gb_status mlp(gb_op_call *call) {
   const gb_in_mlp *in = GB_IN(call, mlp);
   const gb_out_mlp *out = GB_OUT(call, mlp);
   gb_matrix x;
@@ -211,8 +211,9 @@ static gb_status mlp(gb_call *call) {
 /* {---- gradients ---- */
 
 /* Run the kernel of another op within this one; attrs: its struct of attributes. */
-static gb_status run_op(gb_call *call, gb_op op, gb_tensor **in, int n_in, gb_tensor *out, const void *attrs) {
-  gb_call inner = { .context = call->context, .info = gb_op_get(call->context, op), .op = op, .n_in = n_in, .n_out = 1,
+static gb_status run_op(gb_op_call *call, gb_op op, gb_tensor **in, int n_in, gb_tensor *out, const void *attrs) {
+  gb_op_call inner = { .context = call->context, .info = gb_op_get(call->context, op), .op = op, .n_in = n_in,
+                       .n_out = 1,
                     .in = in, .out = { out },
                     .attrs = attrs, .device = call->device, .result = GB_DTYPE_NONE };
   gb_status status = call->context->backend[GB_CPU]->run[op](&inner);
@@ -266,7 +267,7 @@ static void unactivate_chunk(void *arg, int64_t chunk) {
 
 /* Take dx, in place, before the activation that made x, and compute x if there is room for it: in one pass, or op by
  * op. */
-static gb_status unactivate(gb_call *call, gb_tensor *hidden) {
+static gb_status unactivate(gb_op_call *call, gb_tensor *hidden) {
   gb_tensor *dx = GB_OUT(call, linear_backward)->dx, *kept = GB_IN(call, linear_backward)->kept;
   gb_attr approximate;
   gb_activation activation = gb_activation_of(&GB_ATTRS(call, linear_backward)->activation);
@@ -285,7 +286,7 @@ static gb_status unactivate(gb_call *call, gb_tensor *hidden) {
 }
 
 /* grad @ weight. */
-static gb_status input_gradient(gb_call *call, gb_matrix grad, int64_t rows) {
+static gb_status input_gradient(gb_op_call *call, gb_matrix grad, int64_t rows) {
   gb_tensor *dx = GB_OUT(call, linear_backward)->dx, *weight = GB_IN(call, linear_backward)->weight;
   gb_product p = { .m = rows, .n = weight->shape[1], .k = weight->shape[0], .a = grad, .c = gb_data(dx),
                    .ldc = weight->shape[1], .dtype = (gb_dtype)dx->dtype };
@@ -294,7 +295,7 @@ static gb_status input_gradient(gb_call *call, gb_matrix grad, int64_t rows) {
 }
 
 /* grad^T @ x, or that added to a sum. */
-static gb_status weight_gradient(gb_call *call, const gb_tensor *x, gb_matrix grad, int64_t rows) {
+static gb_status weight_gradient(gb_op_call *call, const gb_tensor *x, gb_matrix grad, int64_t rows) {
   gb_tensor *dweight = GB_OUT(call, linear_backward)->dweight;
   gb_block *copy;
   gb_product p = { .m = dweight->shape[0], .n = dweight->shape[1], .k = rows,
@@ -308,7 +309,7 @@ static gb_status weight_gradient(gb_call *call, const gb_tensor *x, gb_matrix gr
 }
 
 /* Both; x may have to be computed from what was kept, which then lies as it did. */
-static gb_status matrix_gradients(gb_call *call, gb_matrix grad, int64_t rows) {
+static gb_status matrix_gradients(gb_op_call *call, gb_matrix grad, int64_t rows) {
   const gb_in_linear_backward *in = GB_IN(call, linear_backward);
   const gb_out_linear_backward *out = GB_OUT(call, linear_backward);
   const gb_tensor *kept = in->kept;
@@ -331,7 +332,7 @@ static gb_status matrix_gradients(gb_call *call, gb_matrix grad, int64_t rows) {
 }
 
 /* The sum of grad's rows. */
-static gb_status bias_gradient(gb_call *call, gb_matrix grad, int64_t rows, gb_tensor *dbias) {
+static gb_status bias_gradient(gb_op_call *call, gb_matrix grad, int64_t rows, gb_tensor *dbias) {
   gb_storage storage = { .context = call->context, .device = call->device, .data = (void *)grad.data };
   int64_t columns = dbias->shape[0];
   gb_tensor matrix = { .dtype = (int8_t)grad.dtype, .ndim = 2, .shape = { rows, columns },
@@ -341,7 +342,7 @@ static gb_status bias_gradient(gb_call *call, gb_matrix grad, int64_t rows, gb_t
   return run_op(call, GB_OP_sum, &in, 1, dbias, &attrs);
 }
 
-static gb_status linear_backward(gb_call *call) {
+static gb_status linear_backward(gb_op_call *call) {
   gb_matrix grad;
   int64_t rows;
   gb_block *copy;

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "cpu/norm.h"
-#include "cpu/stream.h"
+#include "cpu/nontemporal.h"
 
 /* {==== Arithmetic on a row ==== */
 
@@ -169,7 +169,7 @@ enum { MOST_PARTS = 64 };
 /* A norm over the last dims, as all its chunks see it. A group is what is normalised together: `lines` rows of the last
  * dim. */
 typedef struct layer {
-  gb_call *call;
+  gb_op_call *call;
   gb_lane lane;
   gb_dtype dtype;                       /* of rows as kernels see them: what all of them are as they lie, or the
                                            lane's */
@@ -190,7 +190,7 @@ typedef struct layer {
 } layer;
 
 /* The sizes of a norm of x over its dims from `outer` on. */
-static void set_up(layer *l, gb_call *call, const gb_tensor *x, int outer, gb_lane lane) {
+static void set_up(layer *l, gb_op_call *call, const gb_tensor *x, int outer, gb_lane lane) {
   *l = (layer){ .call = call, .lane = lane, .bytes = (int64_t)gb_lane_bytes(lane), .n = 1, .groups = 1 };
   for (int i = 0; i < outer; i++) l->groups *= x->shape[i];
   for (int i = outer; i < x->ndim; i++) l->n *= x->shape[i];
@@ -264,7 +264,7 @@ static void forward_chunk(void *arg, int64_t chunk) {
     gb_norm_statistics(l->mean, first, count, r.mean, true);
     gb_norm_statistics(l->rstd, first, count, r.rstd, true);
   }
-  if (l->streams) gb_stream_end();
+  if (l->streams) gb_nontemporal_end();
 }
 
 /* Where in its memory an array that is walked along with the result begins: processors tell a load from the stores
@@ -284,7 +284,7 @@ static void choose_dtype(layer *l) {
       (!l->other.data || gb_rows_own(&l->other, dtype, 0));
   l->dtype = same ? dtype : gb_lane_dtype(l->lane);
   l->streams = gb_rows_own(&l->y, l->dtype, 0) && l->dtype != GB_FLOAT64 &&
-      (size_t)(l->groups * l->n) * l->y.bytes >= GB_STREAM_BYTES;
+      (size_t)(l->groups * l->n) * l->y.bytes >= GB_NONTEMPORAL_BYTES;
 }
 
 /* Bring in the parameters, run the chunks. */
@@ -306,7 +306,7 @@ static gb_status run_forward(layer *l, const gb_tensor *weight, const gb_tensor 
 
 
 
-static gb_status layer_norm(gb_call *call) {
+static gb_status layer_norm(gb_op_call *call) {
   const gb_in_layer_norm *in = GB_IN(call, layer_norm);
   const gb_attrs_layer_norm *attrs = GB_ATTRS(call, layer_norm);
   const gb_out_layer_norm *out = GB_OUT(call, layer_norm);
@@ -319,7 +319,7 @@ static gb_status layer_norm(gb_call *call) {
   return run_forward(&l, in->weight, in->bias, out->y);
 }
 
-static gb_status rms_norm(gb_call *call) {
+static gb_status rms_norm(gb_op_call *call) {
   const gb_in_rms_norm *in = GB_IN(call, rms_norm);
   const gb_attrs_rms_norm *attrs = GB_ATTRS(call, rms_norm);
   const gb_out_rms_norm *out = GB_OUT(call, rms_norm);
@@ -330,7 +330,7 @@ static gb_status rms_norm(gb_call *call) {
   return run_forward(&l, in->weight, NULL, out->y);
 }
 
-static gb_status add_layer_norm(gb_call *call) {
+static gb_status add_layer_norm(gb_op_call *call) {
   const gb_in_add_layer_norm *in = GB_IN(call, add_layer_norm);
   const gb_attrs_add_layer_norm *attrs = GB_ATTRS(call, add_layer_norm);
   const gb_out_add_layer_norm *out = GB_OUT(call, add_layer_norm);
@@ -367,7 +367,7 @@ static void backward_chunk(void *arg, int64_t chunk) {
     }
     if (!own) gb_rows_store(&l->y, l->lane, first * l->lines, count * l->lines, r.x);
   }
-  if (l->streams) gb_stream_end();
+  if (l->streams) gb_nontemporal_end();
 }
 
 /* n lanes, or zeros where there are none, into a contiguous result that may not be wanted. */
@@ -386,7 +386,7 @@ SAME(GB_OUT_AT, dweight)
 #undef SAME
 
 /* The gradients of layer_norm and rms_norm. */
-static gb_status backward(gb_call *call, const gb_tensor *mean, const gb_tensor *rstd, const gb_tensor *dbias,
+static gb_status backward(gb_op_call *call, const gb_tensor *mean, const gb_tensor *rstd, const gb_tensor *dbias,
                           bool centre) {
   const gb_in_rms_norm_backward *in = GB_IN(call, rms_norm_backward);
   const gb_out_rms_norm_backward *out = GB_OUT(call, rms_norm_backward);
@@ -426,12 +426,12 @@ static gb_status backward(gb_call *call, const gb_tensor *mean, const gb_tensor 
   return GB_OK;
 }
 
-static gb_status layer_norm_backward(gb_call *call) {
+static gb_status layer_norm_backward(gb_op_call *call) {
   const gb_in_layer_norm_backward *in = GB_IN(call, layer_norm_backward);
   return backward(call, in->mean, in->rstd, GB_OUT(call, layer_norm_backward)->dbias, true);
 }
 
-static gb_status rms_norm_backward(gb_call *call) {
+static gb_status rms_norm_backward(gb_op_call *call) {
   return backward(call, NULL, GB_IN(call, rms_norm_backward)->rstd, NULL, false);
 }
 

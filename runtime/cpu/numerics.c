@@ -211,7 +211,7 @@ static double value_of(const survey *all, int64_t bits) {
 /* ====} */
 
 /* Reads every element once; about nine comparisons and one addition each. */
-static gb_status numerics(gb_call *call) {
+static gb_status numerics(gb_op_call *call) {
   gb_tensor *x = GB_IN(call, numerics)->x;
   survey all = { .wide = x->dtype == GB_FLOAT64, .smallest = INT64_MAX };
   gb_dtype dtype = (gb_dtype)GB_ATTRS(call, numerics)->dtype.integer;

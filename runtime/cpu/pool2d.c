@@ -81,7 +81,7 @@ typedef struct pool_kind {
 
 /* A pooling as all its chunks see it. */
 struct pool {
-  gb_call *call;
+  gb_op_call *call;
   const pool_kind *kind;
   axis axis[2];
   plane from, positions, to;                   /* positions: uint8, written by the forward pass, read by the others */
@@ -146,7 +146,7 @@ static bool is_wide(const pool *p) {
 }
 
 /* Run a pooling of `from` over the result `to`. sizes NULL: adaptive, between the sizes of `in` and `out`. */
-static gb_status run(gb_call *call, const pool_kind *kind, const gb_conv_sizes *sizes, const int64_t *in,
+static gb_status run(gb_op_call *call, const pool_kind *kind, const gb_conv_sizes *sizes, const int64_t *in,
                      const int64_t *out, const plane *from, const gb_tensor *positions, const gb_tensor *to) {
   pool p = { .call = call, .kind = kind, .from = *from, .positions = plane_of(positions), .to = plane_of(to) };
   p.lane = gb_lane_of(p.from.dtype, p.to.dtype);
@@ -172,7 +172,7 @@ static gb_status run(gb_call *call, const pool_kind *kind, const gb_conv_sizes *
 }
 
 /* The same of a tensor as it lies. */
-static gb_status run_over(gb_call *call, const pool_kind *kind, const gb_conv_sizes *sizes, const gb_tensor *x,
+static gb_status run_over(gb_op_call *call, const pool_kind *kind, const gb_conv_sizes *sizes, const gb_tensor *x,
                           const gb_tensor *positions, const gb_tensor *to) {
   plane from = plane_of(x);
   return run(call, kind, sizes, sizes->in, sizes->out, &from, positions, to);
@@ -365,7 +365,7 @@ static void place_cell(const pool *p, const pool_row *r, int64_t at, int64_t fir
 static const pool_kind places = { .cell = place_cell, .reach = window_of };
 
 /* With places where somebody wants them, or windows have gaps. */
-static gb_status max_pool2d(gb_call *call) {
+static gb_status max_pool2d(gb_op_call *call) {
   static const pool_kind kind = { .cell = max_cell, .wide = max_row, .reach = window_of };
   const gb_tensor *x = GB_IN(call, max_pool2d)->x;
   const gb_out_max_pool2d *out = GB_OUT(call, max_pool2d);
@@ -375,7 +375,7 @@ static gb_status max_pool2d(gb_call *call) {
   return run_over(call, &kind, &s, x, out->positions, out->y);
 }
 
-static gb_status adaptive_max_pool2d(gb_call *call) {
+static gb_status adaptive_max_pool2d(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, adaptive_max_pool2d)->x;
   const gb_out_adaptive_max_pool2d *out = GB_OUT(call, adaptive_max_pool2d);
   plane from = plane_of(x);
@@ -450,7 +450,7 @@ static void max_backward_row(const pool *p, const pool_row *r, int64_t whole) {
 
 /* The gradients lie as the positions do, or are brought into that order first: what comes out of a flattened image does
  * not. */
-static gb_status max_pool2d_backward(gb_call *call) {
+static gb_status max_pool2d_backward(gb_op_call *call) {
   static const pool_kind kind = { .cell = max_backward_cell, .wide = max_backward_row, .reach = windows_with };
   const gb_attrs_max_pool2d_backward *attrs = GB_ATTRS(call, max_pool2d_backward);
   gb_conv_sizes s = gb_pool_sizes_of(2, attrs->shape.ints, GB_POOL_ATTRS(attrs));
@@ -487,7 +487,7 @@ static void gather_cell(const pool *p, const pool_row *r, int64_t at, int64_t fi
   put_channels(p, r, at, first, taken, n);
 }
 
-static gb_status max_pool2d_gather(gb_call *call) {
+static gb_status max_pool2d_gather(gb_op_call *call) {
   static const pool_kind kind = { .cell = gather_cell, .reach = window_of };
   const gb_in_max_pool2d_gather *in = GB_IN(call, max_pool2d_gather);
   gb_conv_sizes s = gb_pool_sizes_of(2, in->x->shape, GB_POOL_ATTRS(GB_ATTRS(call, max_pool2d_gather)));
@@ -540,7 +540,7 @@ static pool_kind divided(pool_kind kind, const gb_attr *count_include_pad, const
   return kind;
 }
 
-static gb_status avg_pool2d(gb_call *call) {
+static gb_status avg_pool2d(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, avg_pool2d)->x;
   const gb_attrs_avg_pool2d *attrs = GB_ATTRS(call, avg_pool2d);
   gb_conv_sizes s = gb_pool_sizes_of(2, x->shape, GB_MEAN_POOL_ATTRS(attrs));
@@ -548,7 +548,7 @@ static gb_status avg_pool2d(gb_call *call) {
   return run_over(call, &kind, &s, x, NULL, GB_OUT(call, avg_pool2d)->y);
 }
 
-static gb_status avg_pool2d_backward(gb_call *call) {
+static gb_status avg_pool2d_backward(gb_op_call *call) {
   const gb_attrs_avg_pool2d_backward *attrs = GB_ATTRS(call, avg_pool2d_backward);
   gb_conv_sizes s = gb_pool_sizes_of(2, attrs->shape.ints, GB_MEAN_POOL_ATTRS(attrs));
   pool_kind kind = divided(mean_backward, &attrs->count_include_pad, &attrs->divisor_override);
@@ -556,13 +556,13 @@ static gb_status avg_pool2d_backward(gb_call *call) {
                   GB_OUT(call, avg_pool2d_backward)->dx);
 }
 
-static gb_status adaptive_avg_pool2d(gb_call *call) {
+static gb_status adaptive_avg_pool2d(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, adaptive_avg_pool2d)->x, *y = GB_OUT(call, adaptive_avg_pool2d)->y;
   plane from = plane_of(x);
   return run(call, &mean, NULL, x->shape + 2, y->shape + 2, &from, NULL, y);
 }
 
-static gb_status adaptive_avg_pool2d_backward(gb_call *call) {
+static gb_status adaptive_avg_pool2d_backward(gb_op_call *call) {
   const gb_tensor *grad = GB_IN(call, adaptive_avg_pool2d_backward)->grad;
   const gb_tensor *dx = GB_OUT(call, adaptive_avg_pool2d_backward)->dx;
   plane from = plane_of(grad);

@@ -345,7 +345,7 @@ static void join_pieces(void *arg, int64_t outer) {
 }
 
 /* Run a planned reduction. */
-static gb_status run(gb_call *call, reduction *r) {
+static gb_status run(gb_op_call *call, reduction *r) {
   gb_block *scratch = NULL;
   if (r->units == 0) return GB_OK;
   if (r->pieces > 1) {
@@ -362,11 +362,11 @@ static gb_status run(gb_call *call, reduction *r) {
 }
 
 /* All rows of the family have x as their only input and their values as the first output: sum stands for them. */
-static gb_tensor *source(const gb_call *call) { return GB_IN(call, sum)->x; }
-static gb_tensor *result(gb_call *call) { return GB_OUT(call, sum)->y; }
+static gb_tensor *source(const gb_op_call *call) { return GB_IN(call, sum)->x; }
+static gb_tensor *result(gb_op_call *call) { return GB_OUT(call, sum)->y; }
 
 /* Plan the reduction of x that the call's attributes ask for, in the compute type of lane. */
-static reduction plan(const gb_call *call, gb_lane lane, fold_kind fold, map_kind map) {
+static reduction plan(const gb_op_call *call, gb_lane lane, fold_kind fold, map_kind map) {
   const gb_tensor *x = source(call);
   reduction r = { .lane = lane, .fold = fold, .map = map, .bytes = gb_lane_bytes(lane), .data = gb_data(x),
                   .dtype = (gb_dtype)x->dtype,
@@ -405,7 +405,7 @@ static void finish(const reduction *r, finish_kind how, double a, int64_t n) {
 }
 
 /* Reduce into output 0. The result is made in the output itself where it has the compute type. */
-static gb_status reduce(gb_call *call, reduction *r, finish_kind how, double a) {
+static gb_status reduce(gb_op_call *call, reduction *r, finish_kind how, double a) {
   gb_tensor *out = result(call);
   gb_block *scratch = NULL;
   if (out->numel == 0) return GB_OK;
@@ -421,39 +421,39 @@ static gb_status reduce(gb_call *call, reduction *r, finish_kind how, double a) 
   return status;
 }
 
-static gb_lane call_lane(gb_call *call) {
+static gb_lane call_lane(gb_op_call *call) {
   return gb_lane_of((gb_dtype)source(call)->dtype, (gb_dtype)result(call)->dtype);
 }
 
-static gb_status simple(gb_call *call, fold_kind fold) {
+static gb_status simple(gb_op_call *call, fold_kind fold) {
   reduction r = plan(call, call_lane(call), fold, PLAIN);
   return reduce(call, &r, AS_IS, 0);
 }
 
-static gb_status sum(gb_call *call) { return simple(call, SUM); }
-static gb_status prod(gb_call *call) { return simple(call, PRODUCT); }
-static gb_status amax(gb_call *call) { return simple(call, LARGEST); }
-static gb_status amin(gb_call *call) { return simple(call, SMALLEST); }
+static gb_status sum(gb_op_call *call) { return simple(call, SUM); }
+static gb_status prod(gb_op_call *call) { return simple(call, PRODUCT); }
+static gb_status amax(gb_op_call *call) { return simple(call, LARGEST); }
+static gb_status amin(gb_op_call *call) { return simple(call, SMALLEST); }
 
-static gb_status mean(gb_call *call) {
+static gb_status mean(gb_op_call *call) {
   reduction r = plan(call, call_lane(call), SUM, PLAIN);
   return reduce(call, &r, SCALED, (double)r.length);
 }
 
 /* Are all, or any, elements non-zero? Floats are asked as floats, since 0.5 is. */
-static gb_status truth(gb_call *call, fold_kind fold) {
+static gb_status truth(gb_op_call *call, fold_kind fold) {
   gb_dtype dtype = (gb_dtype)source(call)->dtype;
   reduction r = plan(call, gb_lane_of(dtype, dtype), fold, NONZERO);
   return reduce(call, &r, AS_IS, 0);
 }
 
 /* The smallest of no flags counts as true. */
-static gb_status all(gb_call *call) { return truth(call, SMALLEST); }
+static gb_status all(gb_op_call *call) { return truth(call, SMALLEST); }
 
 /* The largest of no flags would too, so flags are added up. */
-static gb_status any(gb_call *call) { return truth(call, SUM); }
+static gb_status any(gb_op_call *call) { return truth(call, SUM); }
 
-static gb_status norm(gb_call *call) {
+static gb_status norm(gb_op_call *call) {
   double p = GB_ATTRS(call, norm)->p.number;
   fold_kind fold = isinf(p) ? (p > 0 ? LARGEST : SMALLEST) : SUM;
   map_kind map = p == 2 ? SQUARE : p == 0 ? NONZERO : p == 1 || isinf(p) ? ABSOLUTE : POWER;
@@ -463,7 +463,7 @@ static gb_status norm(gb_call *call) {
 }
 
 /* Two passes: a center per result (a mean, or a maximum), then the sum of a function of the distance to it. */
-static gb_status around_center(gb_call *call, fold_kind first, map_kind map, finish_kind how, double correction) {
+static gb_status around_center(gb_op_call *call, fold_kind first, map_kind map, finish_kind how, double correction) {
   int64_t n = result(call)->numel;
   reduction center = plan(call, call_lane(call), first, PLAIN), r = plan(call, center.lane, SUM, map);
   if (n == 0) return GB_OK;
@@ -479,15 +479,15 @@ static gb_status around_center(gb_call *call, fold_kind first, map_kind map, fin
   return status;
 }
 
-static gb_status var(gb_call *call) {
+static gb_status var(gb_op_call *call) {
   return around_center(call, SUM, CENTERED_SQUARE, SCALED, GB_ATTRS(call, var)->correction.number);
 }
 
-static gb_status std(gb_call *call) {
+static gb_status std(gb_op_call *call) {
   return around_center(call, SUM, CENTERED_SQUARE, SCALED_ROOT, GB_ATTRS(call, std)->correction.number);
 }
 
-static gb_status logsumexp(gb_call *call) { return around_center(call, LARGEST, CENTERED_EXP, LOG_PLUS_CENTER, 0); }
+static gb_status logsumexp(gb_op_call *call) { return around_center(call, LARGEST, CENTERED_EXP, LOG_PLUS_CENTER, 0); }
 
 /* ====} */
 
@@ -552,7 +552,7 @@ static void search_rows(void *arg, int64_t chunk) {
 }
 
 /* Search every row. */
-static gb_status search_all(gb_call *call, search *s, gb_rows rows) {
+static gb_status search_all(gb_op_call *call, search *s, gb_rows rows) {
   s->rows = rows;
   s->plan = gb_row_plan_for(&s->rows);
   s->threads = call->context->threads;
@@ -565,7 +565,7 @@ static gb_status search_all(gb_call *call, search *s, gb_rows rows) {
   return GB_OK;
 }
 
-static search search_for(const gb_call *call, bool smallest) {
+static search search_for(const gb_op_call *call, bool smallest) {
   gb_dtype dtype = (gb_dtype)source(call)->dtype;
   return (search){ .lane = gb_lane_of(dtype, dtype), .smallest = smallest };
 }
@@ -581,7 +581,7 @@ static gb_rows rows_of_flat(const gb_tensor *x, int64_t from, int64_t length, in
 /* The index in x flattened: search its rows, then their best elements. A contiguous x is cut into rows of a tile, and
  * what is left of one: rows as they come may be as long as x, or of one element, and scratch with them as large as x or
  * larger. */
-static gb_status search_flat(gb_call *call, bool smallest) {
+static gb_status search_flat(gb_op_call *call, bool smallest) {
   const gb_tensor *x = source(call);
   search s = search_for(call, smallest), last = s;
   bool cut = gb_is_contiguous(x) && x->numel > GB_TILE;
@@ -601,7 +601,7 @@ static gb_status search_flat(gb_call *call, bool smallest) {
   return status;
 }
 
-static gb_status index_of_best(gb_call *call, const gb_attr *dim, bool smallest) {
+static gb_status index_of_best(gb_op_call *call, const gb_attr *dim, bool smallest) {
   if (result(call)->numel == 0) return GB_OK;
   if (!dim->given) return search_flat(call, smallest);
   search s = search_for(call, smallest);
@@ -610,7 +610,7 @@ static gb_status index_of_best(gb_call *call, const gb_attr *dim, bool smallest)
 }
 
 /* Without a dim max is amax. With one: search, then bring the values back into their order and dtype. */
-static gb_status best_with_index(gb_call *call, gb_tensor *indices, const gb_attr *dim, bool smallest) {
+static gb_status best_with_index(gb_op_call *call, gb_tensor *indices, const gb_attr *dim, bool smallest) {
   gb_tensor *values = result(call);
   if (!indices) return simple(call, smallest ? SMALLEST : LARGEST);
   if (values->numel == 0) return GB_OK;
@@ -626,16 +626,16 @@ static gb_status best_with_index(gb_call *call, gb_tensor *indices, const gb_att
   return status;
 }
 
-static gb_status max(gb_call *call) {
+static gb_status max(gb_op_call *call) {
   return best_with_index(call, GB_OUT(call, max)->indices, &GB_ATTRS(call, max)->dim, false);
 }
 
-static gb_status min(gb_call *call) {
+static gb_status min(gb_op_call *call) {
   return best_with_index(call, GB_OUT(call, min)->indices, &GB_ATTRS(call, min)->dim, true);
 }
 
-static gb_status argmax(gb_call *call) { return index_of_best(call, &GB_ATTRS(call, argmax)->dim, false); }
-static gb_status argmin(gb_call *call) { return index_of_best(call, &GB_ATTRS(call, argmin)->dim, true); }
+static gb_status argmax(gb_op_call *call) { return index_of_best(call, &GB_ATTRS(call, argmax)->dim, false); }
+static gb_status argmin(gb_op_call *call) { return index_of_best(call, &GB_ATTRS(call, argmin)->dim, true); }
 
 /* ====} */
 
@@ -673,7 +673,7 @@ static void scan_rows(void *arg, int64_t chunk) {
   }
 }
 
-static gb_status cumsum(gb_call *call) {
+static gb_status cumsum(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, cumsum)->x, *out = GB_OUT(call, cumsum)->y;
   int dim = gb_wrap_dim(GB_ATTRS(call, cumsum)->dim.integer, x->ndim);
   if (out->numel == 0) return GB_OK;

@@ -19,7 +19,7 @@ typedef struct table { int64_t *first, *begin; double *weight; float *weight32; 
 
 /* One resampling as all its chunks see it: x [outer, n, inner] -> y [outer, m, inner]. */
 typedef struct job {
-  gb_call *call;
+  gb_op_call *call;
   gb_lane lane;
   const gb_tensor *x, *y;
   int64_t outer, n, m, inner, per_chunk, count;  /* count: rows of the result that a chunk has per_chunk of */
@@ -150,7 +150,7 @@ static gb_status open_job(job *j, const gb_resampling *r) {
 }
 
 /* x along `named` by the table that `backward` asks for. */
-static gb_status run(gb_call *call, const gb_tensor *x, const gb_tensor *y, int64_t named, const gb_resampling *r,
+static gb_status run(gb_op_call *call, const gb_tensor *x, const gb_tensor *y, int64_t named, const gb_resampling *r,
                      bool backward) {
   if (y->numel == 0) return GB_OK;
   int dim = gb_wrap_dim(named, x->ndim);
@@ -174,7 +174,7 @@ static gb_status run(gb_call *call, const gb_tensor *x, const gb_tensor *y, int6
 /* The size of a tensor along a dim that an attribute names. */
 static int64_t size_along(const gb_tensor *t, int64_t dim) { return t->shape[gb_wrap_dim(dim, t->ndim)]; }
 
-static gb_status resample(gb_call *call) {
+static gb_status resample(gb_op_call *call) {
   const gb_attrs_resample *attrs = GB_ATTRS(call, resample);
   const gb_tensor *x = GB_IN(call, resample)->x, *y = GB_OUT(call, resample)->y;
   int64_t dim = attrs->dim.integer;
@@ -182,7 +182,7 @@ static gb_status resample(gb_call *call) {
   return run(call, x, y, dim, &r, false);
 }
 
-static gb_status resample_backward(gb_call *call) {
+static gb_status resample_backward(gb_op_call *call) {
   const gb_attrs_resample_backward *attrs = GB_ATTRS(call, resample_backward);
   const gb_tensor *grad = GB_IN(call, resample_backward)->grad, *dx = GB_OUT(call, resample_backward)->dx;
   int64_t dim = attrs->dim.integer;

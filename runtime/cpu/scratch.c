@@ -14,7 +14,7 @@ static void sum_chunk(void *arg, int64_t chunk) {
     gb_row_add(p->lane, p->data + at * bytes, p->data + (i * p->numel + at) * bytes, n, 1);
 }
 
-void gb_sum_parts(const gb_call *call, gb_lane lane, void *parts, int64_t numel, int64_t count) {
+void gb_sum_parts(const gb_op_call *call, gb_lane lane, void *parts, int64_t numel, int64_t count) {
   part_sum p = { lane, parts, numel, count };
   gb_parallel(call, (numel + SUM_ELEMENTS - 1) / SUM_ELEMENTS, sum_chunk, &p);
 }

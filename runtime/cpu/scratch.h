@@ -20,7 +20,7 @@ static inline size_t gb_scratch_take(size_t *total, int64_t bytes) {
 }
 
 /* How many rooms there are depends on the threads, so nothing that outlives a chunk may lie in one. */
-static inline gb_status gb_scratch_open(gb_call *call, size_t shared, size_t room_bytes, gb_scratch *out) {
+static inline gb_status gb_scratch_open(gb_op_call *call, size_t shared, size_t room_bytes, gb_scratch *out) {
   const gb_threads *threads = call->context->threads;
   gb_block *block = gb_cpu_scratch(call, shared + room_bytes * (size_t)gb_threads_count(threads));
   if (!block) return GB_EMEMORY;
@@ -33,10 +33,10 @@ static inline gb_status gb_scratch_open(gb_call *call, size_t shared, size_t roo
 static inline char *gb_scratch_room(const gb_scratch *s) { return s->rooms + s->room_bytes *
                                                            (size_t)gb_threads_current(s->threads); }
 
-static inline void gb_scratch_close(gb_call *call, gb_scratch *s) { gb_cpu_scratch_free(call, s->block); }
+static inline void gb_scratch_close(gb_op_call *call, gb_scratch *s) { gb_cpu_scratch_free(call, s->block); }
 
 #define gb_sum_parts GB_CPU_NAME(sum_parts)
 /* `count` arrays of `numel` lanes lie one after another: add the others to the first, in their order. */
-void gb_sum_parts(const gb_call *call, gb_lane lane, void *parts, int64_t numel, int64_t count);
+void gb_sum_parts(const gb_op_call *call, gb_lane lane, void *parts, int64_t numel, int64_t count);
 
 #endif

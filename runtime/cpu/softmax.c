@@ -6,7 +6,7 @@
 #include <math.h>
 
 #include "cpu/rows.h"
-#include "cpu/stream.h"
+#include "cpu/nontemporal.h"
 #include "cpu/walk.h"
 #include "cpu/wide.h"
 
@@ -167,7 +167,7 @@ static void run_rows(void *arg, int64_t chunk) {
       job->row(job->dtype, out, x, y, in_place ? out : room_out, n, job->streams && gb_vector_aligned(out));
     if (!own) gb_rows_store(&job->out, job->lane, first, count, room_out);
   }
-  if (job->streams) gb_stream_end();
+  if (job->streams) gb_nontemporal_end();
 }
 
 /* The dtype that all rows have where they lie, end to end; else the lane's. */
@@ -179,7 +179,7 @@ static gb_dtype dtype_of(const softmax_job *job) {
 }
 
 /* Run `row` over all rows of x, and of y where it is given, along the dim that was named. */
-static gb_status run(gb_call *call, row_kernel *row, const gb_tensor *x, const gb_tensor *y, const gb_tensor *out,
+static gb_status run(gb_op_call *call, row_kernel *row, const gb_tensor *x, const gb_tensor *y, const gb_tensor *out,
                      int64_t named) {
   if (out->numel == 0) return GB_OK;
   int dim = gb_wrap_dim(named, x->ndim);
@@ -189,7 +189,7 @@ static gb_status run(gb_call *call, row_kernel *row, const gb_tensor *x, const g
   if (y) job.second = gb_rows_of(y, dim);
   job.dtype = dtype_of(&job);
   job.streams = gb_rows_own(&job.out, job.dtype, 0) && job.dtype != GB_FLOAT64 &&
-      (size_t)out->numel * job.out.bytes >= GB_STREAM_BYTES;
+      (size_t)out->numel * job.out.bytes >= GB_NONTEMPORAL_BYTES;
   job.plan = gb_row_plan_for(&job.out);
   job.buffer_bytes = gb_lane_bytes(job.lane) * (size_t)(job.plan.batch * job.out.length);
   job.threads = call->context->threads;
@@ -202,11 +202,11 @@ static gb_status run(gb_call *call, row_kernel *row, const gb_tensor *x, const g
 }
 
 #define FORWARD(op) \
-  static gb_status op(gb_call *call) { \
+  static gb_status op(gb_op_call *call) { \
     return run(call, op##_row, GB_IN(call, op)->x, NULL, GB_OUT(call, op)->y, GB_ATTRS(call, op)->dim.integer); \
   }
 #define BACKWARD(op) \
-  static gb_status op(gb_call *call) { \
+  static gb_status op(gb_op_call *call) { \
     const gb_in_##op *in = GB_IN(call, op); \
     return run(call, op##_row, in->grad, in->y, GB_OUT(call, op)->dx, GB_ATTRS(call, op)->dim.integer); \
   }

@@ -118,7 +118,7 @@ static entry *select_first(entry *e, entry *room, int64_t n, int64_t k) {
 
 /* Lines along dim: all positions of the other dims. */
 typedef struct sort_job {
-  gb_call *call;
+  gb_op_call *call;
   gb_runs lines;
   int dim;
   bool flip;
@@ -155,7 +155,7 @@ _Static_assert(GB_OUT_AT(sort, values) == GB_OUT_AT(topk, values), "sort stands 
 _Static_assert(GB_OUT_AT(sort, indices) == GB_OUT_AT(topk, indices), "sort stands for both");
 
 /* The first k of each line in order, ascending or (flip) descending. */
-static gb_status order_lines(gb_call *call, int64_t dim, int64_t k, bool flip) {
+static gb_status order_lines(gb_op_call *call, int64_t dim, int64_t k, bool flip) {
   const gb_tensor *x = GB_IN(call, sort)->x;
   if (GB_OUT(call, sort)->values->numel == 0) return GB_OK;
   int64_t others[GB_MAX_NDIM] = { 1 };
@@ -175,12 +175,12 @@ static gb_status order_lines(gb_call *call, int64_t dim, int64_t k, bool flip) {
   return GB_OK;
 }
 
-static gb_status sort(gb_call *call) {
+static gb_status sort(gb_op_call *call) {
   const gb_attrs_sort *attrs = GB_ATTRS(call, sort);
   return order_lines(call, attrs->dim.integer, -1, attrs->descending.integer != 0);
 }
 
-static gb_status topk(gb_call *call) {
+static gb_status topk(gb_op_call *call) {
   const gb_attrs_topk *attrs = GB_ATTRS(call, topk);
   return order_lines(call, attrs->dim.integer, attrs->k.integer, attrs->largest.integer != 0);
 }

@@ -16,8 +16,8 @@
 #include "base/float.h"
 #include "base/philox.h"
 #include "cpu/narrow.h"
-#include "cpu/stream.h"
-#include "cpu/turn.h"
+#include "cpu/nontemporal.h"
+#include "cpu/transpose.h"
 #include "cpu/walk.h"
 #include "cpu/wide.h"
 
@@ -510,7 +510,7 @@ static void run_chunk(void *arg, int64_t chunk) {
     gb_tile_seek(t, tile, &place);
     run_tile(job, &place, NULL, in, room);
   }
-  if (t->streams) gb_stream_end();
+  if (t->streams) gb_nontemporal_end();
 }
 
 /* ====} */
@@ -594,7 +594,7 @@ static void run_box(const boxes *b, int64_t box, const void **in, double (*room)
     int64_t bytes = (int64_t)bytes_of(o);
     if (!b->turns[k]) continue;
     turned[k] = scratch;
-    gb_turn(scratch, columns * bytes, address(t, o, start), o->stride[last] * bytes, columns, rows, (size_t)bytes);
+    gb_transpose(scratch, columns * bytes, address(t, o, start), o->stride[last] * bytes, columns, rows, (size_t)bytes);
     scratch += b->bytes;
   }
   memcpy(place.at, start, sizeof start);
@@ -617,7 +617,7 @@ static void run_boxes(void *arg, int64_t chunk) {
   int64_t box = chunk * b->per_chunk, end = least(box + b->per_chunk, b->count);
   read_constants(&b->job->tiles, in, room);
   for (; box < end; box++) run_box(b, box, in, room);
-  if (b->job->tiles.streams) gb_stream_end();
+  if (b->job->tiles.streams) gb_nontemporal_end();
 }
 
 /* The dim along which an operand's memory runs while the walk's last dim leaps; -1 if there is none. */
@@ -716,7 +716,8 @@ static bool are_halves(const gb_tiles *t, const bool *turns) {
 static bool should_stream(const gb_tile_job *job, bool boxed) {
   const gb_tiles *t = &job->tiles;
   const gb_tile_operand *out = &t->operand[0];
-  if (!out->flat || !(is_native(out) || t->halves) || (size_t)t->numel * bytes_of(out) < GB_STREAM_BYTES) return false;
+  if (!out->flat || !(is_native(out) || t->halves) || (size_t)t->numel * bytes_of(out) < GB_NONTEMPORAL_BYTES)
+    return false;
   for (int k = 1; k < t->count; k++)
     if (t->operand[k].data == out->data) return false;
   return job->loop || boxed;
@@ -724,7 +725,7 @@ static bool should_stream(const gb_tile_job *job, bool boxed) {
 
 /* Scratch comes straight from the pool: this may run inside a chunk, on any thread, where neither the error text may be
  * written nor memory reclaimed. */
-void gb_tiles_run(const gb_call *call, gb_tile_job *job) {
+void gb_tiles_run(const gb_op_call *call, gb_tile_job *job) {
   gb_tiles *t = &job->tiles;
   boxes b;
   gb_block *scratch = NULL;

@@ -80,7 +80,7 @@ void gb_tiles_plan_copy(gb_tiles *t, int ndim, const int64_t *shape, char *to, g
                         const int64_t *to_strides, const char *from,
                         gb_dtype from_dtype, const int64_t *from_strides);
 /* Run job->loop over all tiles, on the context's threads. */
-void gb_tiles_run(const gb_call *call, gb_tile_job *job);
+void gb_tiles_run(const gb_op_call *call, gb_tile_job *job);
 
 /* For kernels that walk by themselves: where a tile lies, an operand's elements (room holds GB_TILE of 8 bytes), where
  * the results go (room, or the tensor's own memory) and their way from there into the tensor. */

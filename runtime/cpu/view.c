@@ -22,7 +22,7 @@ static void add_tile(const gb_sums *sums, int64_t offset, int64_t stride, const 
 
 /* Add an overlapping view to the zeros in dx: one thread, in order. 16-bit results are added up in float32 scratch,
  * which lies in memory as the result does. */
-static gb_status add_overlapping(gb_call *call, const int64_t *strides, int64_t offset) {
+static gb_status add_overlapping(gb_op_call *call, const int64_t *strides, int64_t offset) {
   const gb_tensor *grad = GB_IN(call, as_strided_backward)->grad, *dx = GB_OUT(call, as_strided_backward)->dx;
   gb_tensor flat = *dx; /* the result as the vector of memory it is */
   flat.ndim = 1, flat.shape[0] = dx->numel, flat.stride[0] = 1;
@@ -41,7 +41,7 @@ static gb_status add_overlapping(gb_call *call, const int64_t *strides, int64_t 
   return GB_OK;
 }
 
-static gb_status as_strided_backward(gb_call *call) {
+static gb_status as_strided_backward(gb_op_call *call) {
   const gb_attrs_as_strided_backward *attrs = GB_ATTRS(call, as_strided_backward);
   const gb_tensor *grad = GB_IN(call, as_strided_backward)->grad, *dx = GB_OUT(call, as_strided_backward)->dx;
   const int64_t *strides = attrs->view_strides.ints, offset = attrs->view_offset.integer;

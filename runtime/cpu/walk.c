@@ -39,7 +39,7 @@ void gb_copy_run(char *to, gb_dtype to_dtype, int64_t to_stride, const char *fro
   }
 }
 
-void gb_copy_strided(const gb_call *call, int ndim, const int64_t *shape, char *to, gb_dtype to_dtype,
+void gb_copy_strided(const gb_op_call *call, int ndim, const int64_t *shape, char *to, gb_dtype to_dtype,
                      const int64_t *to_strides, const char *from,
                      gb_dtype from_dtype, const int64_t *from_strides) {
   gb_tile_job job = { .loop = NULL };
@@ -55,7 +55,7 @@ static bool same_place(const gb_tensor *a, const gb_tensor *b) {
          && !memcmp(a->stride, b->stride, (size_t)a->ndim * sizeof *a->stride);
 }
 
-void gb_copy_values(const gb_call *call, const gb_tensor *to, const gb_tensor *x) {
+void gb_copy_values(const gb_op_call *call, const gb_tensor *to, const gb_tensor *x) {
   if (same_place(to, x)) return;
   int64_t strides[GB_MAX_NDIM];
   gb_broadcast_strides(x, to->ndim, to->shape, strides);
@@ -72,7 +72,7 @@ static void zero_chunk(void *arg, int64_t chunk) {
   memset(job->data + start, 0, left < ZERO_CHUNK ? left : ZERO_CHUNK);
 }
 
-void gb_zero_bytes(const gb_call *call, char *data, size_t bytes) {
+void gb_zero_bytes(const gb_op_call *call, char *data, size_t bytes) {
   zero_job job = { data, bytes };
   if (bytes > 0) gb_parallel(call, (int64_t)((bytes + ZERO_CHUNK - 1) / ZERO_CHUNK), zero_chunk, &job);
 }
@@ -115,7 +115,7 @@ static void index_chunk(void *arg, int64_t chunk) {
   }
 }
 
-gb_status gb_check_index(gb_call *call, const gb_tensor *index, int64_t limit, const char *what) {
+gb_status gb_check_index(gb_op_call *call, const gb_tensor *index, int64_t limit, const char *what) {
   index_job job = { .index = index, .limit = limit };
   job.runs = gb_runs_of(index->ndim, index->shape, GB_CHUNK_ELEMENTS);
   gb_broadcast_strides(index, index->ndim, index->shape, job.strides);
@@ -133,7 +133,7 @@ static gb_dtype sum_dtype(gb_dtype dtype) {
   return GB_FLOAT32;
 }
 
-gb_status gb_sums_begin(gb_call *call, const gb_tensor *out, const gb_tensor *x, gb_sums *sums) {
+gb_status gb_sums_begin(gb_op_call *call, const gb_tensor *out, const gb_tensor *x, gb_sums *sums) {
   *sums = (gb_sums){ .data = gb_data(out), .dtype = sum_dtype((gb_dtype)out->dtype) };
   memcpy(sums->strides, out->stride, sizeof sums->strides);
   if (sums->dtype == (gb_dtype)out->dtype) {
@@ -151,7 +151,7 @@ gb_status gb_sums_begin(gb_call *call, const gb_tensor *out, const gb_tensor *x,
   return GB_OK;
 }
 
-void gb_sums_end(gb_call *call, const gb_tensor *out, gb_sums *sums) {
+void gb_sums_end(gb_op_call *call, const gb_tensor *out, gb_sums *sums) {
   if (!sums->scratch) return;
   gb_copy_strided(call, out->ndim, out->shape, gb_data(out), (gb_dtype)out->dtype, out->stride, sums->data, sums->dtype,
                   sums->strides);

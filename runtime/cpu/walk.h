@@ -127,16 +127,16 @@ static inline int64_t gb_index_value(const char *data, gb_dtype dtype, int64_t o
 void gb_copy_run(char *to, gb_dtype to_dtype, int64_t to_stride, const char *from, gb_dtype from_dtype,
                  int64_t from_stride, int64_t n);
 /* A whole block of a shape, in parallel. Strides may be zero or, for from, negative. */
-void gb_copy_strided(const gb_call *call, int ndim, const int64_t *shape, char *to, gb_dtype to_dtype,
+void gb_copy_strided(const gb_op_call *call, int ndim, const int64_t *shape, char *to, gb_dtype to_dtype,
                      const int64_t *to_strides, const char *from,
                      gb_dtype from_dtype, const int64_t *from_strides);
 /* The values of x in `to`, broadcast and converted; nothing where x already is `to`. */
-void gb_copy_values(const gb_call *call, const gb_tensor *to, const gb_tensor *x);
-void gb_zero_bytes(const gb_call *call, char *data, size_t bytes);
+void gb_copy_values(const gb_op_call *call, const gb_tensor *to, const gb_tensor *x);
+void gb_zero_bytes(const gb_op_call *call, char *data, size_t bytes);
 /* flags[i] = element i is not zero (NaN is not, -0 is). */
 void gb_nonzero_run(uint8_t *flags, const char *data, gb_dtype dtype, int64_t stride, int64_t n);
 /* GB_EINDEX when a value of an integer tensor is not in 0 .. limit - 1. `what` names it in the text. */
-gb_status gb_check_index(gb_call *call, const gb_tensor *index, int64_t limit, const char *what);
+gb_status gb_check_index(gb_op_call *call, const gb_tensor *index, int64_t limit, const char *what);
 
 /* Sums being added up for a tensor: float32 for 16- and 32-bit floats, float64, or int64; rounded once at the end. They
  * lie in the tensor itself where its dtype is that type, otherwise in row-major scratch. */
@@ -148,8 +148,8 @@ typedef struct gb_sums {
 } gb_sums;
 
 /* Start with the values of x, broadcast. */
-gb_status gb_sums_begin(gb_call *call, const gb_tensor *out, const gb_tensor *x, gb_sums *sums);
+gb_status gb_sums_begin(gb_op_call *call, const gb_tensor *out, const gb_tensor *x, gb_sums *sums);
 /* Round into out and free the scratch. */
-void gb_sums_end(gb_call *call, const gb_tensor *out, gb_sums *sums);
+void gb_sums_end(gb_op_call *call, const gb_tensor *out, gb_sums *sums);
 
 #endif

@@ -86,7 +86,7 @@ GB_ALWAYS_INLINE float gb_vector_largest(gb_vector x) {
 #endif
 }
 
-/* Past the caches, to an aligned place; see cpu/stream.h. */
+/* Past the caches, to an aligned place; see cpu/nontemporal.h. */
 GB_ALWAYS_INLINE void gb_vector_stream(void *to, gb_vector x) {
 #if defined(__AVX512BW__)
   _mm512_stream_ps(to, (__m512)x);

@@ -12,7 +12,7 @@
 #include <zlib.h>
 
 #include "data/readers.h"
-#include "io/place.h"
+#include "io/path.h"
 
 #define FIRST_READ ((size_t)1 << 20)
 #define BYTES_MOST ((size_t)1 << 40)
@@ -114,7 +114,7 @@ static gb_status swap_elements(gb_context *context, gb_idx *idx) {
 gb_status gb_idx_read(gb_context *context, const char *path, gb_idx *out) {
   gb_idx idx = { 0 };
   int fd;
-  GB_TRY(gb_place_open(context, path, O_RDONLY, &fd));
+  GB_TRY(gb_path_open(context, path, O_RDONLY, &fd));
   gzFile file = gzdopen(fd, "rb");
   if (!file) {
     close(fd);

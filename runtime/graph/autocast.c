@@ -6,7 +6,7 @@ bool gb_autocast_eligible(const gb_tensor *t) {
 }
 
 /* The widest eligible dtype (float16 with bfloat16: float32), or none where no input is eligible. */
-static gb_dtype widest(const gb_call *call) {
+static gb_dtype widest(const gb_op_call *call) {
   gb_dtype dtype = GB_DTYPE_NONE;
   for (int i = 0; i < call->n_in; i++)
     if (gb_autocast_eligible(call->in[i])) dtype = gb_promote(dtype, (gb_dtype)call->in[i]->dtype);
@@ -14,13 +14,13 @@ static gb_dtype widest(const gb_call *call) {
 }
 
 /* A float64 input keeps the whole op in float64. */
-static bool any_float64(const gb_call *call) {
+static bool any_float64(const gb_op_call *call) {
   for (int i = 0; i < call->n_in; i++)
     if (call->in[i] && !call->in[i]->wrapped && call->in[i]->dtype == GB_FLOAT64) return true;
   return false;
 }
 
-gb_status gb_autocast_rule(const gb_call *call, gb_dtype lower, gb_autocast_plan *plan) {
+gb_status gb_autocast_rule(const gb_op_call *call, gb_dtype lower, gb_autocast_plan *plan) {
   *plan = (gb_autocast_plan){ GB_DTYPE_NONE, GB_DTYPE_NONE };
   switch (call->info->autocast) {
     case GB_CLASS_KEEP: return GB_OK;

@@ -34,11 +34,11 @@ void gb_tensor_remove_hook(gb_tensor *t, int64_t id);
 gb_status gb_tensor_retain_grad(gb_tensor *t);
 
 /* Before an in-place op writes t: leaf rules (an error outside no_grad). */
-gb_status gb_inplace_prepare(gb_call *call, gb_tensor *t);
+gb_status gb_inplace_prepare(gb_op_call *call, gb_tensor *t);
 /* The nodes for the new history of a view and of its base; NULL if t is not a view. */
 typedef struct gb_rebase { gb_node *base, *view; } gb_rebase;
 /* Before the kernel writes: allocate that history. gb_rebase_end frees it. */
-gb_status gb_rebase_reserve(gb_rebase *rebase, gb_call *call, const gb_tensor *t);
+gb_status gb_rebase_reserve(gb_rebase *rebase, gb_op_call *call, const gb_tensor *t);
 void gb_rebase_end(gb_rebase *rebase);
 /* After the kernel, from that allocation, so that it cannot fail: the history of t and of its base. */
 void gb_inplace_record(gb_tensor *t, gb_node *node, gb_rebase *rebase);

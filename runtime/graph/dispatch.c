@@ -15,7 +15,7 @@ _Thread_local gb_running gb_running_here;
 
 /* One op's way: the call, and what it needs to be recorded. */
 typedef struct road {
-  gb_call call;
+  gb_op_call call;
   const gb_op_impl *impl;
   gb_tensor **cast;                      /* what autocast made of them, counted; NULL where unchanged */
   gb_tensor *cast_room[GB_MAX_IN], *in_room[GB_MAX_IN];
@@ -27,10 +27,10 @@ typedef struct road {
 /* {==== before the kernel ==== */
 
 /* The source of a copy may lie on another device than what it goes to. */
-static bool may_lie_elsewhere(const gb_call *call, int input) { return call->op == GB_OP_copy && input == 1; }
+static bool may_lie_elsewhere(const gb_op_call *call, int input) { return call->op == GB_OP_copy && input == 1; }
 
 /* Check that no loan was revoked, and that all tensors lie on one device. Numbers and 0-d CPU tensors may join any. */
-static gb_status find_device(gb_call *call) {
+static gb_status find_device(gb_op_call *call) {
   const gb_tensor *first = NULL;
   char a[24], b[24];
   call->device = (gb_device){ GB_CPU, 0 };
@@ -54,7 +54,7 @@ static gb_status find_device(gb_call *call) {
   return GB_OK;
 }
 
-static gb_status check_inputs(gb_call *call) {
+static gb_status check_inputs(gb_op_call *call) {
   const gb_op_info *info = call->info;
   if (info->list < 0 ? call->n_in != info->n_in : call->n_in < info->n_in)
     return gb_call_fail(call, GB_EINVAL, info->list < 0 ? "takes %d tensors, got %d (%s)"
@@ -76,7 +76,7 @@ static bool is_sound(gb_arg_type type, const gb_attr *a) {
 }
 
 /* A choice's text becomes its word. One that comes from another call's attributes is a word already. */
-static gb_status choose(gb_call *call, const gb_attr_info *info, gb_attr *a) {
+static gb_status choose(gb_op_call *call, const gb_attr_info *info, gb_attr *a) {
   char text[64];
   snprintf(text, sizeof text, "%s", a->count == 1 ? gb_word_text(a->integer) : a->text);
   size_t n = strlen(text);
@@ -107,7 +107,7 @@ static const char *rule_text(const gb_rule *rule, char *text, size_t size) {
 }
 
 /* Numbers within their bounds, NaN in none; one of INTS stands for all of them. */
-static gb_status keep_rule(gb_call *call, const gb_attr_info *info, gb_attr *a) {
+static gb_status keep_rule(gb_op_call *call, const gb_attr_info *info, gb_attr *a) {
   const gb_rule *rule = &info->rule;
   bool list = info->type == GB_ARG_INTS;
   if (list && rule->count > 0 && a->given) {
@@ -136,7 +136,7 @@ static bool is_word_for_ints(const gb_attr_info *info, const gb_attr *a) {
 }
 
 /* The word in `exact`, beside zeros. */
-static gb_status choose_for_ints(gb_call *call, const gb_attr_info *info, gb_attr *a) {
+static gb_status choose_for_ints(gb_op_call *call, const gb_attr_info *info, gb_attr *a) {
   const int64_t zeros[GB_MAX_NDIM] = { 0 };
   gb_attr word = gb_attr_word(GB_WORD_UNKNOWN);
   word.integer = a->exact;
@@ -147,7 +147,7 @@ static gb_status choose_for_ints(gb_call *call, const gb_attr_info *info, gb_att
 }
 
 static gb_status fill_attrs(road *r, const gb_attr *given) {
-  gb_call *call = &r->call;
+  gb_op_call *call = &r->call;
   const gb_op_info *info = call->info;
   call->attrs = r->attrs;
   for (int i = 0; i < info->n_attrs; i++) {
@@ -184,13 +184,13 @@ static gb_status cast_input(gb_context *context, gb_tensor *x, gb_dtype dtype, g
 
 /* Apply the row's class: casts for lower and widest, the result's dtype for float32, an error for banned. */
 static gb_status autocast(road *r) {
-  gb_call *call = &r->call;
+  gb_op_call *call = &r->call;
   gb_modes *modes = call->context->modes;
   gb_autocast_plan plan;
   GB_TRY(gb_autocast_rule(call, modes->lower, &plan));
   call->result = plan.result;
   if (plan.cast == GB_DTYPE_NONE) return GB_OK;
-  gb_call *outer = call->context->graph->casting;
+  gb_op_call *outer = call->context->graph->casting;
   modes->autocast = false; /* the cast itself runs untouched */
   call->context->graph->casting = call;
   gb_status status = GB_OK;
@@ -208,7 +208,7 @@ static gb_status autocast(road *r) {
 
 /* Bring the source of a copy to where it goes. Numbers stay. */
 static gb_status fetch_source(road *r) {
-  gb_call *call = &r->call;
+  gb_op_call *call = &r->call;
   gb_tensor *source = call->in[1], *here;
   gb_device device = source->storage->device;
   if (source->wrapped || (device.type == call->device.type && device.index == call->device.index)) return GB_OK;
@@ -228,7 +228,7 @@ static gb_status clone_plain(gb_context *context, gb_tensor *x, gb_tensor **out)
 
 /* An in-place op may not read its destination through another view: such inputs are copied first. */
 static gb_status separate_aliases(road *r) {
-  gb_call *call = &r->call;
+  gb_op_call *call = &r->call;
   const gb_tensor *to = call->in[0];
   for (int i = 1; i < call->n_in; i++) {
     gb_tensor *x = call->in[i];
@@ -255,7 +255,7 @@ static gb_status no_gradient(gb_grad_call *grad) { return grad->need[0]
     : GB_OK; }
 
 static bool wants_gradient(const road *r) {
-  const gb_call *call = &r->call;
+  const gb_op_call *call = &r->call;
   if (!call->context->modes->grad) return false;
   if (call->in_place && !gb_dtype_is_float((gb_dtype)r->call.original[0]->dtype)) return false;
   if (call->info->derivative == GB_DERIVATIVE_NO) return call->in_place && gb_tensor_in_graph(r->call.original[0]);
@@ -303,7 +303,7 @@ static gb_status save_input(road *r, int i) {
 
 /* Make the node before the kernel runs, so that a failure leaves nothing half done: edges and saved inputs. */
 static gb_status make_node(road *r) {
-  gb_call *call = &r->call;
+  gb_op_call *call = &r->call;
   int n = call->n_in;
   r->node = gb_node_new(call->context, call->op, n, call->info->n_out - call->info->n_hidden, n + call->info->n_out,
                         call->info->n_attrs);
@@ -323,7 +323,7 @@ static gb_status make_node(road *r) {
 
 /* Keep the outputs that backward needs as aliases: the node must not own its own result. */
 static gb_status save_outputs(road *r) {
-  gb_call *call = &r->call;
+  gb_op_call *call = &r->call;
   for (int i = 0; i < call->info->n_out; i++) {
     gb_saved *saved = &r->node->saved[call->n_in + i];
     if (!call->out[i] || !((r->impl->save_out >> i) & 1u)) continue;
@@ -343,7 +343,7 @@ static gb_status reserve_in_place(road *r) {
 
 /* Attach the outputs to the node. */
 static gb_status record(road *r) {
-  gb_call *call = &r->call;
+  gb_op_call *call = &r->call;
   gb_node *node = r->node;
   node->rng_seed = call->rng_seed;
   node->rng_offset = call->rng_offset;
@@ -360,14 +360,14 @@ static gb_status record(road *r) {
 
 /* ====} */
 
-static gb_status observe(const gb_call *call) {
+static gb_status observe(const gb_op_call *call) {
   for (gb_observer *o = call->context->graph->observers; o; o = o->next)
     if (o->op) GB_TRY(o->op(o->user, call));
   return GB_OK;
 }
 
 /* Every given output is one that the op writes, and no graph is to know of it. */
-static gb_status check_given(const gb_call *call) {
+static gb_status check_given(const gb_op_call *call) {
   int visible = call->info->n_out - call->info->n_hidden;
   for (int i = 0; call->given && i < visible; i++)
     if (call->given[i] && (call->given[i] != call->out[i] || call->info->kind == GB_KIND_VIEW))
@@ -376,7 +376,7 @@ static gb_status check_given(const gb_call *call) {
 }
 
 /* Success or not, memory was written. */
-static void bump_written(const gb_call *call) {
+static void bump_written(const gb_op_call *call) {
   if (call->in_place) gb_tensor_bump(call->in[0]);
   for (int i = 0; call->given && i < call->info->n_out - call->info->n_hidden; i++)
     if (call->given[i]) gb_tensor_bump(call->given[i]);
@@ -384,11 +384,11 @@ static void bump_written(const gb_call *call) {
 
 /* Run the op itself. Composites run other ops; a view is its check; the rest have a kernel. */
 static gb_status run(road *r) {
-  gb_call *call = &r->call;
+  gb_op_call *call = &r->call;
   gb_context *context = call->context;
   if (call->info->kind == GB_KIND_COMPOSITE) {
     bool on = call->autocast = context->modes->autocast;
-    gb_call *outer = context->graph->composite;
+    gb_op_call *outer = context->graph->composite;
     if (!outer) context->graph->composite = call;
     context->modes->autocast = false;
     gb_status status = r->impl->compose(call);
@@ -418,7 +418,7 @@ static gb_status run(road *r) {
 
 /* Composites in place: compute, then round into the destination. */
 static gb_status copy_back(road *r) {
-  gb_call *call = &r->call;
+  gb_op_call *call = &r->call;
   gb_tensor *result = call->out[0];
   call->out[0] = NULL;
   gb_status status = gb_apply_(call->context, GB_OP_copy, (gb_tensor *[]){ call->in[0], result }, 2, NULL);
@@ -427,7 +427,7 @@ static gb_status copy_back(road *r) {
 }
 
 static gb_status travel(road *r, const gb_attr *attrs) {
-  gb_call *call = &r->call;
+  gb_op_call *call = &r->call;
   gb_context *context = call->context;
   GB_TRY(check_inputs(call));
   GB_TRY(fill_attrs(r, attrs));
@@ -471,7 +471,7 @@ static gb_status apply(gb_context *context, gb_op op, gb_tensor *const *in, int 
     return status;
   }
   road r;
-  r.call = (gb_call){ .context = context, .info = info, .op = op, .n_in = n_in, .n_out = info->n_out, .original = in,
+  r.call = (gb_op_call){ .context = context, .info = info, .op = op, .n_in = n_in, .n_out = info->n_out, .original = in,
                       .given = given, .result = GB_DTYPE_NONE, .in_place = in_place };
   r.impl = context->graph->impl[op];
   r.node = NULL;

@@ -11,11 +11,11 @@
 /* {==== for checks ==== */
 
 /* The name that the signature gives an input. */
-static const char *input_name(const gb_call *call, int input) { return gb_op_input(call->info, input)->name; }
+static const char *input_name(const gb_op_call *call, int input) { return gb_op_input(call->info, input)->name; }
 
 /* The result of an in-place call is its first input itself: it must have the result's shape, and a dtype that the
  * result can be rounded to. */
-static gb_status output_in_place(gb_call *call, int ndim, const int64_t *shape, gb_dtype dtype) {
+static gb_status output_in_place(gb_op_call *call, int ndim, const int64_t *shape, gb_dtype dtype) {
   gb_tensor *to = *call->in;
   char a[96], b[96];
   if (ndim != to->ndim || memcmp(shape, to->shape, sizeof *shape * (size_t)ndim))
@@ -36,7 +36,7 @@ static gb_status output_in_place(gb_call *call, int ndim, const int64_t *shape, 
 }
 
 /* The result goes into a tensor that the caller gave. strides NULL: row-major. */
-static gb_status output_given(gb_call *call, int i, int ndim, const int64_t *shape, const int64_t *strides,
+static gb_status output_given(gb_op_call *call, int i, int ndim, const int64_t *shape, const int64_t *strides,
                               gb_dtype dtype) {
   gb_tensor *to = call->given[i];
   gb_device device = to->storage->device;
@@ -61,7 +61,7 @@ static gb_status output_given(gb_call *call, int i, int ndim, const int64_t *sha
   return GB_OK;
 }
 
-gb_status gb_call_output_strided(gb_call *call, int i, int ndim, const int64_t *shape, const int64_t *strides,
+gb_status gb_call_output_strided(gb_op_call *call, int i, int ndim, const int64_t *shape, const int64_t *strides,
                                  gb_dtype dtype) {
   if (dtype == GB_DTYPE_NONE) dtype = gb_call_dtype(call, gb_result_type(call->in, call->n_in));
   if (call->in_place && i == 0) return output_in_place(call, ndim, shape, dtype);
@@ -69,30 +69,30 @@ gb_status gb_call_output_strided(gb_call *call, int i, int ndim, const int64_t *
   return gb_tensor_new_as(call->context, dtype, ndim, shape, strides, call->device, GB_MEM_OTHER, &call->out[i]);
 }
 
-gb_status gb_call_output(gb_call *call, int i, int ndim, const int64_t *shape, gb_dtype dtype) {
+gb_status gb_call_output(gb_op_call *call, int i, int ndim, const int64_t *shape, gb_dtype dtype) {
   return gb_call_output_strided(call, i, ndim, shape, NULL, dtype);
 }
 
-gb_status gb_call_output_like(gb_call *call, int i, const gb_tensor *like, gb_dtype dtype) {
+gb_status gb_call_output_like(gb_op_call *call, int i, const gb_tensor *like, gb_dtype dtype) {
   return gb_call_output_strided(call, i, like->ndim, like->shape, gb_is_dense(like) ? like->stride : NULL, dtype);
 }
 
-gb_status gb_call_output_alias(gb_call *call, int i, gb_tensor *x) {
+gb_status gb_call_output_alias(gb_op_call *call, int i, gb_tensor *x) {
   if (call->needs_grad) return gb_tensor_view(x, x->ndim, x->shape, x->stride, x->offset, &call->out[i]);
   gb_tensor_retain(call->out[i] = x);
   return GB_OK;
 }
 
-gb_dtype gb_call_dtype(const gb_call *call, gb_dtype natural) {
+gb_dtype gb_call_dtype(const gb_op_call *call, gb_dtype natural) {
   return call->result != GB_DTYPE_NONE && gb_dtype_is_float(natural) ? call->result : natural;
 }
 
-void gb_call_random(gb_call *call) {
+void gb_call_random(gb_op_call *call) {
   call->rng_seed = call->context->seed;
   call->rng_offset = gb_rng_take(call->context);
 }
 
-gb_status gb_call_dim(gb_call *call, int64_t dim, int ndim, int *out) {
+gb_status gb_call_dim(gb_op_call *call, int64_t dim, int ndim, int *out) {
   int64_t from_front = dim < 0 ? dim + ndim : dim;
   if (from_front < 0 || from_front >= ndim) {
     long long lua = (long long)(dim < 0 || dim == INT64_MAX ? dim : dim + 1);
@@ -104,7 +104,7 @@ gb_status gb_call_dim(gb_call *call, int64_t dim, int ndim, int *out) {
   return GB_OK;
 }
 
-gb_status gb_require_float(gb_call *call, int input) {
+gb_status gb_require_float(gb_op_call *call, int input) {
   gb_dtype dtype = (gb_dtype)call->in[input]->dtype;
   if (gb_dtype_is_float(dtype)) return GB_OK;
   return gb_call_fail(call, GB_EDTYPE, "'%s' must be a floating tensor, it is %s; convert it with x:float()",
@@ -112,7 +112,7 @@ gb_status gb_require_float(gb_call *call, int input) {
                       gb_dtype_name(dtype));
 }
 
-gb_status gb_require_integer(gb_call *call, int input) {
+gb_status gb_require_integer(gb_op_call *call, int input) {
   gb_dtype dtype = (gb_dtype)call->in[input]->dtype;
   if (gb_dtype_category(dtype) == GB_CATEGORY_INT) return GB_OK;
   return gb_call_fail(call, GB_EDTYPE, "'%s' must be an integer tensor, it is %s; convert it with x:long()",
@@ -131,7 +131,7 @@ const char *gb_number_text(const gb_attr *number, char *buffer, size_t size) {
   return buffer;
 }
 
-gb_status gb_require_fits(gb_call *call, const gb_attr *number, gb_dtype dtype) {
+gb_status gb_require_fits(gb_op_call *call, const gb_attr *number, gb_dtype dtype) {
   char text[40];
   int side = gb_number_side(number, dtype);
   const gb_format *f = gb_format_of(dtype);
@@ -142,13 +142,13 @@ gb_status gb_require_fits(gb_call *call, const gb_attr *number, gb_dtype dtype) 
                       gb_number_text(number, text, sizeof text), gb_dtype_name(dtype));
 }
 
-gb_status gb_require_input_fits(gb_call *call, int input, gb_dtype dtype) {
+gb_status gb_require_input_fits(gb_op_call *call, int input, gb_dtype dtype) {
   if (!call->in[input]->wrapped) return GB_OK;
   gb_attr number = gb_number_of(call->in[input]);
   return gb_require_fits(call, &number, dtype);
 }
 
-gb_status gb_require_ndim(gb_call *call, int input, int least, int most) {
+gb_status gb_require_ndim(gb_op_call *call, int input, int least, int most) {
   const gb_tensor *t = call->in[input];
   char text[96], wanted[32];
   if (t->ndim >= least && t->ndim <= most) return GB_OK;

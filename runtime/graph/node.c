@@ -255,7 +255,7 @@ static gb_status no_place(gb_context *context) {
                                         "recorded; use the form without '_', or clone first");
 }
 
-gb_status gb_inplace_prepare(gb_call *call, gb_tensor *t) {
+gb_status gb_inplace_prepare(gb_op_call *call, gb_tensor *t) {
   if (!call->context->modes->grad) return GB_OK;
   const gb_tensor *base = t->base;
   if ((t->requires_grad && !t->node) || (base && base->requires_grad && !base->node))
@@ -389,7 +389,7 @@ static void rebase(gb_tensor *t, gb_node *node, gb_rebase *nodes) {
   rebuild_view(t, nodes->view);
 }
 
-gb_status gb_rebase_reserve(gb_rebase *nodes, gb_call *call, const gb_tensor *t) {
+gb_status gb_rebase_reserve(gb_rebase *nodes, gb_op_call *call, const gb_tensor *t) {
   if (!t->base) return GB_OK;
   nodes->base = gb_node_new(call->context, -1, REPLACED_INPUTS, 1, 0, PLACE_ATTRS);
   if (nodes->base) nodes->view = gb_node_new(call->context, -1, 1, 1, 0, PLACE_ATTRS);

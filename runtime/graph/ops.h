@@ -92,7 +92,7 @@ const char *gb_word_text(int64_t word);
 /* {==== one call ==== */
 
 /* One call of one op on its way through dispatch. */
-typedef struct gb_call {
+typedef struct gb_op_call {
   gb_context *context;
   const gb_op_info *info;
   gb_op op;
@@ -111,58 +111,58 @@ typedef struct gb_call {
   int64_t cast_bytes;          /* and what they read and wrote */
   uint64_t rng_seed, rng_offset; /* set by gb_call_random */
   atomic_bool stopped;         /* the kernel was interrupted half way; its results are incomplete */
-} gb_call;
+} gb_op_call;
 
 /* What runs on this thread: the call whose kernel, or chunk of one, it is, and what was done since the last look for a
  * stop (base/piece.h). No call: nothing does, or what must not be done in part. */
-typedef struct gb_running { gb_call *call; int64_t work; } gb_running;
+typedef struct gb_running { gb_op_call *call; int64_t work; } gb_running;
 extern _Thread_local gb_running gb_running_here;
 
 /* What a family gives for an op. A list of these, ended by {GB_OP_COUNT}, per family. */
 typedef struct gb_op_impl {
   gb_op op;
-  gb_status (*check)(gb_call *call);       /* shapes, dtypes, devices; allocates the outputs */
+  gb_status (*check)(gb_op_call *call);       /* shapes, dtypes, devices; allocates the outputs */
   gb_gradient_fn gradient;                 /* NULL: not differentiable */
   uint32_t save_in, save_out;              /* bit i: input or output i is needed by backward */
   bool save_other;                         /* input i is needed only when another input needs a gradient (x * y) */
-  gb_status (*compose)(gb_call *call);     /* COMPOSITE: runs other ops, sets call->out */
+  gb_status (*compose)(gb_op_call *call);     /* COMPOSITE: runs other ops, sets call->out */
 } gb_op_impl;
 
 /* What it gives, the first where there are several: in place that is its first input. */
-static inline gb_tensor *gb_call_result(const gb_call *call) { return call->in_place ? call->in[0] : call->out[0]; }
+static inline gb_tensor *gb_call_result(const gb_op_call *call) { return call->in_place ? call->in[0] : call->out[0]; }
 
 /* {---- for checks ---- */
 
 /* Allocate output i, contiguous; in an in-place call check it against in[0] instead. dtype NONE: call->result, or the
  * promoted dtype. */
-gb_status gb_call_output(gb_call *call, int i, int ndim, const int64_t *shape, gb_dtype dtype);
+gb_status gb_call_output(gb_op_call *call, int i, int ndim, const int64_t *shape, gb_dtype dtype);
 /* As above, in the dense layout of `like`. */
-gb_status gb_call_output_like(gb_call *call, int i, const gb_tensor *like, gb_dtype dtype);
+gb_status gb_call_output_like(gb_op_call *call, int i, const gb_tensor *like, gb_dtype dtype);
 /* As gb_call_output with strides (dense in some order of the dims). */
-gb_status gb_call_output_strided(gb_call *call, int i, int ndim, const int64_t *shape, const int64_t *strides,
+gb_status gb_call_output_strided(gb_op_call *call, int i, int ndim, const int64_t *shape, const int64_t *strides,
                                  gb_dtype dtype);
 /* Output i is input x itself; where a node is recorded, a view of it, so that x keeps its own history. */
-gb_status gb_call_output_alias(gb_call *call, int i, gb_tensor *x);
+gb_status gb_call_output_alias(gb_op_call *call, int i, gb_tensor *x);
 /* The dtype that a floating result has: call->result if set, else `natural`. */
-gb_dtype gb_call_dtype(const gb_call *call, gb_dtype natural);
+gb_dtype gb_call_dtype(const gb_op_call *call, gb_dtype natural);
 /* Take a place in the random stream for this call. */
-void gb_call_random(gb_call *call);
+void gb_call_random(gb_op_call *call);
 /* Fail with a text that names the op: `return gb_call_fail(...)`. */
 #define gb_call_fail(call, status, ...) gb_fail((call)->context, status, __VA_ARGS__)
 /* Turn a dim that counts from the end into one from 0, or fail in Lua's counting (from 1). */
-gb_status gb_call_dim(gb_call *call, int64_t dim, int ndim, int *out);
-gb_status gb_require_float(gb_call *call, int input);
-gb_status gb_require_integer(gb_call *call, int input);
+gb_status gb_call_dim(gb_op_call *call, int64_t dim, int ndim, int *out);
+gb_status gb_require_float(gb_op_call *call, int input);
+gb_status gb_require_integer(gb_op_call *call, int input);
 /* A number that is stored in a tensor of an integer dtype is in its range; as in PyTorch, unsigned ones count down from
  * 0 too. */
-gb_status gb_require_fits(gb_call *call, const gb_attr *number, gb_dtype dtype);
+gb_status gb_require_fits(gb_op_call *call, const gb_attr *number, gb_dtype dtype);
 /* The same of inputs that are numbers of the language. */
-gb_status gb_require_input_fits(gb_call *call, int input, gb_dtype dtype);
+gb_status gb_require_input_fits(gb_op_call *call, int input, gb_dtype dtype);
 /* A number that is an input, as an attribute would hold it. */
 gb_attr gb_number_of(const gb_tensor *wrapped);
 /* A number as a message shows it. */
 const char *gb_number_text(const gb_attr *number, char *buffer, size_t size);
-gb_status gb_require_ndim(gb_call *call, int input, int least, int most);
+gb_status gb_require_ndim(gb_op_call *call, int input, int least, int most);
 
 /* ----} */
 

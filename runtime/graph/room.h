@@ -8,7 +8,7 @@
 #include "tensor/context.h"
 #include "tensor/tensor.h"
 
-struct gb_call;
+struct gb_op_call;
 struct gb_grad_call;
 struct gb_op_info;
 struct gb_op_impl;
@@ -19,7 +19,7 @@ struct gb_walk_place;
 typedef struct gb_observer {
   const char *name;          /* of one that looks at values of every op, so that no graph may be captured meanwhile;
                                 else NULL */
-  gb_status (*op)(void *user, const struct gb_call *call);
+  gb_status (*op)(void *user, const struct gb_op_call *call);
   gb_status (*step)(void *user, const struct gb_step_call *call); /* of a backend: gb_step */
   /* Shall `gradient` be called with gradients of this tag? Then they are handed over whole, and added to no sum on the
    * way. */
@@ -48,8 +48,8 @@ typedef struct gb_graph_room {
   bool untracked;                    /* since it was cleared, an op took an input that requires gradients while these
                                         were off */
   int unseen;                        /* above 0: what runs belongs to a check or to a tool, not to the step */
-  struct gb_call *casting;           /* the op that autocast casts inputs for just now; NULL: none */
-  struct gb_call *composite;         /* the outermost op that runs others just now; NULL: none */
+  struct gb_op_call *casting;           /* the op that autocast casts inputs for just now; NULL: none */
+  struct gb_op_call *composite;         /* the outermost op that runs others just now; NULL: none */
   struct gb_walk_place *backward;    /* where the innermost walk is; NULL: none runs */
   gb_observer *observers;
   const gb_weight_keeper *weights;   /* NULL: nobody steps weights */

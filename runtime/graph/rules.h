@@ -14,6 +14,6 @@ typedef struct gb_autocast_plan {
 /* Floating, not float64, and no number of the calling language. */
 bool gb_autocast_eligible(const gb_tensor *t);
 /* lower: the scope's dtype. A banned op is GB_EAUTOCAST. */
-gb_status gb_autocast_rule(const gb_call *call, gb_dtype lower, gb_autocast_plan *plan);
+gb_status gb_autocast_rule(const gb_op_call *call, gb_dtype lower, gb_autocast_plan *plan);
 
 #endif

@@ -12,13 +12,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "io/place.h"
+#include "io/path.h"
 
 #define TEMPORARY_NAMES 16
 
 struct gb_file_writer {
   gb_context *context;
-  gb_place place;
+  gb_path place;
   char *temporary;               /* a name in the place's folder */
   int fd;
   int64_t work;                  /* bytes since the last look for a stop */
@@ -34,7 +34,7 @@ struct gb_file_reader {
 /* {==== Writing ==== */
 
 /* Where links are followed, the file that the name names in the end takes its place. */
-static void follow_links(gb_place *place) {
+static void follow_links(gb_path *place) {
   char *real = place->confined ? NULL : realpath(place->name, NULL);
   if (!real) return;
   free(place->name);
@@ -83,7 +83,7 @@ static gb_status choose_temporary(gb_file_writer *file) {
 /* The new file gets the permissions of the one it replaces; what is no file must not be replaced. */
 static gb_status look_at_target(gb_file_writer *file) {
   struct stat target;
-  const gb_place *at = &file->place;
+  const gb_path *at = &file->place;
   if (fstatat(at->folder, at->name, &target, at->confined ? AT_SYMLINK_NOFOLLOW : 0)) return GB_OK;
   if (!S_ISREG(target.st_mode))
     return gb_fail(file->context, GB_EIO, "cannot write '%s': it exists and is no regular file", at->name);
@@ -97,8 +97,8 @@ gb_status gb_file_create(gb_context *context, const char *path, gb_file_writer *
   file->context = context;
   file->fd = -1;
   file->place.folder = AT_FDCWD;
-  gb_status status = gb_place_find(context, path, true, &file->place);
-  if (status == GB_OK) status = gb_place_charge(context, GB_FILE_BLOCK);
+  gb_status status = gb_path_find(context, path, true, &file->place);
+  if (status == GB_OK) status = gb_path_charge(context, GB_FILE_BLOCK);
   if (status == GB_OK) {
     follow_links(&file->place);
     status = choose_temporary(file);
@@ -111,7 +111,7 @@ gb_status gb_file_create(gb_context *context, const char *path, gb_file_writer *
 
 gb_status gb_file_write(gb_file_writer *file, const void *data, size_t bytes) {
   const char *at = data;
-  GB_TRY(gb_place_charge(file->context, bytes));
+  GB_TRY(gb_path_charge(file->context, bytes));
   while (bytes) {
     ssize_t done = write(file->fd, at, bytes < GB_PIECE ? bytes : GB_PIECE);
     if (done < 0 && errno == EINTR) continue;
@@ -155,7 +155,7 @@ void gb_file_abandon(gb_file_writer *file) {
     close(file->fd);
   }
   free(file->temporary);
-  gb_place_close(&file->place);
+  gb_path_close(&file->place);
   free(file);
 }
 
@@ -166,7 +166,7 @@ void gb_file_abandon(gb_file_writer *file) {
 /* Open, and see that it is a regular file. */
 static gb_status open_regular(gb_file_reader *file) {
   struct stat info;
-  GB_TRY(gb_place_open(file->context, file->path, O_RDONLY | O_NONBLOCK, &file->fd));
+  GB_TRY(gb_path_open(file->context, file->path, O_RDONLY | O_NONBLOCK, &file->fd));
   if (fstat(file->fd, &info)) return gb_fail_errno(file->context, "open", file->path, errno);
   if (!S_ISREG(info.st_mode))
     return gb_fail(file->context, GB_EIO, "cannot open '%s': it is no regular file", file->path);

@@ -13,7 +13,7 @@ static int64_t size_at(const gb_tensor *t, int from_end) { return t->ndim > from
                                                            : 1; }
 
 /* Output i with a shape whose dims lie in memory as those of `like`, dense, the last one innermost. */
-static gb_status output_ordered(gb_call *call, int i, const gb_tensor *like, const int64_t *shape, gb_dtype dtype) {
+static gb_status output_ordered(gb_op_call *call, int i, const gb_tensor *like, const int64_t *shape, gb_dtype dtype) {
   int order[GB_MAX_NDIM], n = 0;
   for (int d = like->ndim - 2; d >= 0; d--) { /* by stride, the smallest first; equal ones stay */
     int at = n++;
@@ -30,7 +30,7 @@ static gb_status output_ordered(gb_call *call, int i, const gb_tensor *like, con
 }
 
 /* query [..., heads, tq, e], key [..., key_heads, tk, e], value [..., key_heads, tk, ev] belong together. */
-static gb_status check_shapes(gb_call *call, const gb_tensor *query, const gb_tensor *key, const gb_tensor *value) {
+static gb_status check_shapes(gb_op_call *call, const gb_tensor *query, const gb_tensor *key, const gb_tensor *value) {
   char q[96], k[96], v[96];
   gb_shape_text(query->ndim, query->shape, q, sizeof q);
   gb_shape_text(key->ndim, key->shape, k, sizeof k);
@@ -52,7 +52,7 @@ static gb_status check_shapes(gb_call *call, const gb_tensor *query, const gb_te
 }
 
 /* mask: bool or float, and broadcasts to [batch, heads, tq, tk]. It has no gradient. */
-static gb_status check_mask(gb_call *call, const gb_tensor *mask, const gb_tensor *query, const gb_tensor *key) {
+static gb_status check_mask(gb_op_call *call, const gb_tensor *mask, const gb_tensor *query, const gb_tensor *key) {
   if (!mask) return GB_OK;
   if (mask->dtype != GB_BOOL && !gb_dtype_is_float((gb_dtype)mask->dtype))
     return gb_call_fail(call, GB_EDTYPE, "mask must be bool (true: attend) or a float that is added to the scores, "
@@ -74,7 +74,7 @@ static gb_status check_mask(gb_call *call, const gb_tensor *mask, const gb_tenso
 
 /* query [b, h, tq, e], key [b, g, tk, e], value [b, g, tk, ev], g divides h -> y [b, h, tq, ev]; lse [b, h, tq], the
  * log of each query's sum of exponentials, is kept for backward in the dtype of the arithmetic. */
-static gb_status attention_check(gb_call *call) {
+static gb_status attention_check(gb_op_call *call) {
   const gb_in_scaled_dot_product_attention *in = GB_IN(call, scaled_dot_product_attention);
   const gb_tensor *query = in->query, *key = in->key, *value = in->value;
   GB_TRY(gb_require_float(call, GB_IN_AT(scaled_dot_product_attention, query)));
@@ -94,7 +94,7 @@ static gb_status attention_check(gb_call *call) {
 }
 
 /* grad, and query, key, value, mask, y and lse as forward had them. */
-static gb_status attention_backward_check(gb_call *call) {
+static gb_status attention_backward_check(gb_op_call *call) {
   const gb_in_scaled_dot_product_attention_backward *in = GB_IN(call, scaled_dot_product_attention_backward);
   const gb_tensor *of[] = { in->query, in->key, in->value };
   GB_TRY(check_shapes(call, in->query, in->key, in->value));

@@ -49,7 +49,7 @@ static gb_tensor *moved(gb_chain *chain, gb_tensor *x, int64_t from, int64_t to)
 /* {==== views by other names ==== */
 
 /* Dims that are listed, each once. */
-static gb_status listed(gb_call *call, const gb_attr *dims, int ndim, int *out) {
+static gb_status listed(gb_op_call *call, const gb_attr *dims, int ndim, int *out) {
   bool seen[GB_MAX_NDIM] = { false };
   for (int i = 0; i < dims->count; i++) {
     GB_TRY(gb_call_dim(call, dims->ints[i], ndim, &out[i]));
@@ -60,7 +60,7 @@ static gb_status listed(gb_call *call, const gb_attr *dims, int ndim, int *out) 
 }
 
 /* The dims of source go to those of destination; the others keep their order. */
-static gb_status movedim_compose(gb_call *call) {
+static gb_status movedim_compose(gb_op_call *call) {
   const gb_attrs_movedim *attrs = GB_ATTRS(call, movedim);
   gb_tensor *x = GB_IN(call, movedim)->x;
   int from[GB_MAX_NDIM], to[GB_MAX_NDIM];
@@ -82,7 +82,7 @@ static gb_status movedim_compose(gb_call *call) {
 }
 
 /* transpose, by NumPy's names. */
-static gb_status swapaxes_compose(gb_call *call) {
+static gb_status swapaxes_compose(gb_op_call *call) {
   const gb_attrs_swapaxes *attrs = GB_ATTRS(call, swapaxes);
   return GB_RUN(call->context, transpose, &GB_OUT(call, swapaxes)->y, .x = GB_IN(call, swapaxes)->x,
                 .first = attrs->first, .second = attrs->second);
@@ -90,7 +90,7 @@ static gb_status swapaxes_compose(gb_call *call) {
 _Static_assert(sizeof(gb_attrs_swapdims) == sizeof(gb_attrs_swapaxes) &&
                  GB_ATTR_AT(swapdims, second) == GB_ATTR_AT(swapaxes, second), "read as swapaxes");
 
-static gb_status broadcast_to_compose(gb_call *call) {
+static gb_status broadcast_to_compose(gb_op_call *call) {
   return GB_RUN(call->context, expand, &GB_OUT(call, broadcast_to)->y, .x = GB_IN(call, broadcast_to)->x,
                 .shape = GB_ATTRS(call, broadcast_to)->shape);
 }
@@ -105,7 +105,7 @@ static gb_tensor *at_least(gb_chain *chain, gb_tensor *x, int least) {
 }
 
 /* A view of x, so that it keeps its own history. */
-static gb_status at_least_compose(gb_call *call, int least) {
+static gb_status at_least_compose(gb_op_call *call, int least) {
   gb_tensor *x = GB_IN(call, atleast_1d)->x;
   gb_chain chain;
   gb_chain_begin(&chain, call->context);
@@ -114,9 +114,9 @@ static gb_status at_least_compose(gb_call *call, int least) {
   return gb_chain_end(&chain, y, &GB_OUT(call, atleast_1d)->y);
 }
 
-static gb_status atleast_1d_compose(gb_call *call) { return at_least_compose(call, 1); }
-static gb_status atleast_2d_compose(gb_call *call) { return at_least_compose(call, 2); }
-static gb_status atleast_3d_compose(gb_call *call) { return at_least_compose(call, 3); }
+static gb_status atleast_1d_compose(gb_op_call *call) { return at_least_compose(call, 1); }
+static gb_status atleast_2d_compose(gb_op_call *call) { return at_least_compose(call, 2); }
+static gb_status atleast_3d_compose(gb_op_call *call) { return at_least_compose(call, 3); }
 
 /* ====} */
 
@@ -131,7 +131,7 @@ static gb_tensor *rolled(gb_chain *chain, gb_tensor *x, int dim, int64_t size, i
   return join(chain, parts, 2, dim);
 }
 
-static gb_status roll_compose(gb_call *call) {
+static gb_status roll_compose(gb_op_call *call) {
   const gb_attrs_roll *attrs = GB_ATTRS(call, roll);
   gb_tensor *x = GB_IN(call, roll)->x, *y = x;
   int dims[GB_MAX_NDIM], count = attrs->dim.given ? attrs->dim.count : 1;
@@ -152,17 +152,17 @@ static gb_status roll_compose(gb_call *call) {
 }
 
 /* flip of one dim of x, which has at least so many. */
-static gb_status flip_one(gb_call *call, int64_t dim) {
+static gb_status flip_one(gb_op_call *call, int64_t dim) {
   GB_TRY(gb_require_ndim(call, GB_IN_AT(fliplr, x), (int)dim + 1, GB_MAX_NDIM));
   return GB_RUN(call->context, flip, &GB_OUT(call, fliplr)->y, .x = GB_IN(call, fliplr)->x,
                 .dim = gb_attr_ints(1, &dim));
 }
 
-static gb_status fliplr_compose(gb_call *call) { return flip_one(call, 1); }
-static gb_status flipud_compose(gb_call *call) { return flip_one(call, 0); }
+static gb_status fliplr_compose(gb_op_call *call) { return flip_one(call, 1); }
+static gb_status flipud_compose(gb_op_call *call) { return flip_one(call, 0); }
 
 /* A quarter turn flips one of the dims and swaps both. */
-static gb_status rot90_compose(gb_call *call) {
+static gb_status rot90_compose(gb_op_call *call) {
   const gb_attrs_rot90 *attrs = GB_ATTRS(call, rot90);
   gb_tensor *x = GB_IN(call, rot90)->x, *y = x;
   gb_attr plane = attrs->dims.given ? attrs->dims : gb_attr_ints(2, (int64_t[]){ 0, 1 });
@@ -187,7 +187,7 @@ static gb_status rot90_compose(gb_call *call) {
 typedef gb_tensor *(*preparation)(gb_chain *chain, gb_tensor *x);
 
 /* Join the tensors, each prepared, along dim. */
-static gb_status join_prepared(gb_call *call, preparation prepare, int dim) {
+static gb_status join_prepared(gb_op_call *call, preparation prepare, int dim) {
   gb_tensor **xs = GB_LIST(call, hstack, xs);
   int count = GB_LIST_COUNT(call, hstack, xs);
   gb_tensor **ready = calloc((unsigned)count, sizeof *ready);
@@ -214,15 +214,15 @@ static gb_tensor *as_columns(gb_chain *chain, gb_tensor *x) {
   return x->ndim < 2 ? shaped(chain, x, 2, (int64_t[]){ x->numel, 1 }) : x;
 }
 
-static gb_status hstack_compose(gb_call *call) {
+static gb_status hstack_compose(gb_op_call *call) {
   return join_prepared(call, as_1d, GB_LIST(call, hstack, xs)[0]->ndim > 1 ? 1 : 0);
 }
-static gb_status vstack_compose(gb_call *call) { return join_prepared(call, as_2d, 0); }
-static gb_status dstack_compose(gb_call *call) { return join_prepared(call, as_3d, 2); }
-static gb_status column_stack_compose(gb_call *call) { return join_prepared(call, as_columns, 1); }
+static gb_status vstack_compose(gb_op_call *call) { return join_prepared(call, as_2d, 0); }
+static gb_status dstack_compose(gb_op_call *call) { return join_prepared(call, as_3d, 2); }
+static gb_status column_stack_compose(gb_op_call *call) { return join_prepared(call, as_columns, 1); }
 
 /* Each matrix with zeros left and right of it, below the one before. */
-static gb_status block_diag_compose(gb_call *call) {
+static gb_status block_diag_compose(gb_op_call *call) {
   gb_tensor **xs = GB_LIST(call, block_diag, xs);
   int count = GB_LIST_COUNT(call, block_diag, xs);
   int64_t columns = 0, before = 0;
@@ -282,12 +282,12 @@ static gb_tensor *on_diagonal(gb_chain *chain, gb_tensor *x, int64_t offset) {
 }
 
 /* An offset keeps sizes of matrices countable. */
-static gb_status check_offset(gb_call *call, const char *name, int64_t offset) {
+static gb_status check_offset(gb_op_call *call, const char *name, int64_t offset) {
   if (offset >= -(1 << 30) && offset <= 1 << 30) return GB_OK;
   return gb_call_fail(call, GB_EINVAL, "'%s' is %" PRId64 "; it is -2^30 .. 2^30", name, offset);
 }
 
-static gb_status diag_embed_compose(gb_call *call) {
+static gb_status diag_embed_compose(gb_op_call *call) {
   const gb_attrs_diag_embed *attrs = GB_ATTRS(call, diag_embed);
   gb_tensor *x = GB_IN(call, diag_embed)->x;
   int ends[2], from[2] = { x->ndim - 1, x->ndim };
@@ -308,7 +308,7 @@ static gb_status diag_embed_compose(gb_call *call) {
 }
 
 /* A vector becomes a matrix, of a matrix the diagonal is taken. */
-static gb_status diag_compose(gb_call *call) {
+static gb_status diag_compose(gb_op_call *call) {
   gb_tensor *x = GB_IN(call, diag)->x;
   int64_t offset = GB_ATTRS(call, diag)->diagonal.integer;
   GB_TRY(gb_require_ndim(call, GB_IN_AT(diag, x), 1, 2));
@@ -331,7 +331,7 @@ static gb_tensor *differences(gb_chain *chain, gb_tensor *x, int dim, int64_t si
   return GB_CHAIN(chain, sub, .x = next, .y = here);
 }
 
-static gb_status diff_compose(gb_call *call) {
+static gb_status diff_compose(gb_op_call *call) {
   const gb_in_diff *in = GB_IN(call, diff);
   const gb_attrs_diff *attrs = GB_ATTRS(call, diff);
   gb_tensor *parts[3], *y = in->x;
@@ -373,7 +373,7 @@ static gb_tensor *area_of(gb_chain *chain, gb_tensor *y, gb_tensor *x, double dx
   return gb_chain_number(chain, GB_OP_div, GB_CHAIN(chain, sum, .x = areas, .dim = along), 2);
 }
 
-static gb_status trapezoid_compose(gb_call *call) {
+static gb_status trapezoid_compose(gb_op_call *call) {
   gb_tensor *y = GB_IN(call, trapezoid)->y, *x = GB_IN(call, trapezoid)->x, *area;
   const gb_attrs_trapezoid *attrs = GB_ATTRS(call, trapezoid);
   int dim, count = 0;
@@ -406,7 +406,7 @@ static gb_status trapezoid_compose(gb_call *call) {
 /* {==== picked and put ==== */
 
 /* gather, of x and index that broadcast against each other in all other dims; without a dim both are flattened. */
-static gb_status take_along_dim_compose(gb_call *call) {
+static gb_status take_along_dim_compose(gb_op_call *call) {
   const gb_in_take_along_dim *in = GB_IN(call, take_along_dim);
   const gb_attr *named = &GB_ATTRS(call, take_along_dim)->dim;
   gb_tensor *x = in->x, *index = in->index;
@@ -446,7 +446,7 @@ static gb_tensor *those_in(gb_chain *chain, gb_tensor *index, int64_t size) {
   return GB_CHAIN(chain, index_put, .x = none, .index = index, .source = yes);
 }
 
-static gb_status index_fill_compose(gb_call *call) {
+static gb_status index_fill_compose(gb_op_call *call) {
   const gb_in_index_fill *in = GB_IN(call, index_fill);
   const gb_attrs_index_fill *attrs = GB_ATTRS(call, index_fill);
   gb_tensor *x = in->x;
@@ -465,7 +465,7 @@ static gb_status index_fill_compose(gb_call *call) {
 }
 
 /* index_put along another dim than the first. */
-static gb_status index_copy_compose(gb_call *call) {
+static gb_status index_copy_compose(gb_op_call *call) {
   const gb_in_index_copy *in = GB_IN(call, index_copy);
   gb_tensor *x = in->x, *source = in->source;
   int dim;
@@ -494,7 +494,7 @@ static gb_tensor *with_slice(gb_chain *chain, gb_tensor *x, int dim, int64_t siz
   return gb_chain_cast(chain, join(chain, parts, 3, dim), (gb_dtype)x->dtype);
 }
 
-static gb_status select_scatter_compose(gb_call *call) {
+static gb_status select_scatter_compose(gb_op_call *call) {
   const gb_in_select_scatter *in = GB_IN(call, select_scatter);
   const gb_attrs_select_scatter *attrs = GB_ATTRS(call, select_scatter);
   gb_tensor *x = in->x, *source = in->source;
@@ -519,7 +519,7 @@ static gb_status select_scatter_compose(gb_call *call) {
 
 /* The elements of source put at index along dim. Of each element of x its number is gathered, which says where in x
  * flattened source goes; the last of equal ones wins. */
-static gb_status scatter_compose(gb_call *call) {
+static gb_status scatter_compose(gb_op_call *call) {
   const gb_in_scatter *in = GB_IN(call, scatter);
   const gb_attrs_scatter *attrs = GB_ATTRS(call, scatter);
   gb_tensor *x = in->x, *index = in->index, *source = in->source, *y;
@@ -560,7 +560,7 @@ static gb_status scatter_compose(gb_call *call) {
 
 /* {==== reductions ==== */
 
-static gb_status count_nonzero_compose(gb_call *call) {
+static gb_status count_nonzero_compose(gb_op_call *call) {
   gb_chain chain;
   gb_chain_begin(&chain, call->context);
   gb_tensor *flags = gb_chain_number(&chain, GB_OP_ne, GB_IN(call, count_nonzero)->x, 0);
@@ -574,7 +574,7 @@ static gb_tensor *without_nan(gb_chain *chain, gb_tensor *x, gb_tensor *nan) {
 }
 
 /* The sum of what is not NaN, and for a mean how much that is. */
-static gb_status nan_aware(gb_call *call, bool mean) {
+static gb_status nan_aware(gb_op_call *call, bool mean) {
   const gb_attrs_nansum *attrs = GB_ATTRS(call, nansum);
   gb_tensor *x = GB_IN(call, nansum)->x;
   if (mean) GB_TRY(gb_require_float(call, GB_IN_AT(nansum, x)));
@@ -596,10 +596,10 @@ _Static_assert(GB_ATTR_AT(nanmean, dim) == GB_ATTR_AT(nansum, dim) &&
                GB_ATTR_AT(nanmean, keepdim) == GB_ATTR_AT(nansum, keepdim) &&
                  GB_ATTR_AT(nanmean, dtype) == GB_ATTR_AT(nansum, dtype), "read as nansum");
 
-static gb_status nansum_compose(gb_call *call) { return nan_aware(call, false); }
-static gb_status nanmean_compose(gb_call *call) { return nan_aware(call, true); }
+static gb_status nansum_compose(gb_op_call *call) { return nan_aware(call, false); }
+static gb_status nanmean_compose(gb_op_call *call) { return nan_aware(call, true); }
 
-static gb_status var_mean_compose(gb_call *call) {
+static gb_status var_mean_compose(gb_op_call *call) {
   gb_tensor *x = GB_IN(call, var_mean)->x;
   const gb_attrs_var_mean *attrs = GB_ATTRS(call, var_mean);
   GB_TRY(GB_RUN(call->context, var, &GB_OUT(call, var_mean)->var, .x = x, .dim = attrs->dim,
@@ -608,7 +608,7 @@ static gb_status var_mean_compose(gb_call *call) {
                 .keepdim = attrs->keepdim);
 }
 
-static gb_status std_mean_compose(gb_call *call) {
+static gb_status std_mean_compose(gb_op_call *call) {
   gb_tensor *x = GB_IN(call, std_mean)->x;
   const gb_attrs_std_mean *attrs = GB_ATTRS(call, std_mean);
   GB_TRY(GB_RUN(call->context, std, &GB_OUT(call, std_mean)->std, .x = x, .dim = attrs->dim,
@@ -617,7 +617,7 @@ static gb_status std_mean_compose(gb_call *call) {
                 .keepdim = attrs->keepdim);
 }
 
-static gb_status aminmax_compose(gb_call *call) {
+static gb_status aminmax_compose(gb_op_call *call) {
   gb_tensor *x = GB_IN(call, aminmax)->x;
   const gb_attrs_aminmax *attrs = GB_ATTRS(call, aminmax);
   gb_attr dim = attrs->dim.given ? gb_attr_ints(1, &attrs->dim.integer) : gb_attr_empty();
@@ -626,7 +626,7 @@ static gb_status aminmax_compose(gb_call *call) {
   return GB_RUN(call->context, amax, &GB_OUT(call, aminmax)->max, .x = x, .dim = dim, .keepdim = attrs->keepdim);
 }
 
-static gb_status dist_compose(gb_call *call) {
+static gb_status dist_compose(gb_op_call *call) {
   const gb_in_dist *in = GB_IN(call, dist);
   gb_chain chain;
   gb_chain_begin(&chain, call->context);
@@ -636,7 +636,7 @@ static gb_status dist_compose(gb_call *call) {
 }
 
 /* Slices whose norm is above maxnorm are scaled down to it. */
-static gb_status renorm_compose(gb_call *call) {
+static gb_status renorm_compose(gb_op_call *call) {
   const gb_attrs_renorm *attrs = GB_ATTRS(call, renorm);
   gb_tensor *x = GB_IN(call, renorm)->x;
   int dim, count = 0;

@@ -25,7 +25,7 @@ static gb_tensor *half(gb_chain *chain, gb_tensor *x, int dim, int which) {
 }
 
 /* a sigmoid(b), silu(a) b, gelu(a) b. */
-static gb_status gated(gb_call *call) {
+static gb_status gated(gb_op_call *call) {
   gb_chain chain;
   gb_tensor *x = GB_IN(call, glu)->x;
   int dim;
@@ -61,7 +61,7 @@ static gb_tensor *per_channel(gb_chain *chain, gb_tensor *x, gb_tensor *weight) 
 
 /* x, or weight * x where it is not positive. What is not used is 0 there: 0 times its infinity would be NaN in the
  * gradient of weight. */
-static gb_status prelu(gb_call *call) {
+static gb_status prelu(gb_op_call *call) {
   gb_chain chain;
   gb_tensor *x = GB_IN(call, prelu)->x, *weight = GB_IN(call, prelu)->weight;
   GB_TRY(gb_require_float(call, GB_IN_AT(prelu, x)));
@@ -78,7 +78,7 @@ static gb_status prelu(gb_call *call) {
 }
 
 /* softmax(-x) */
-static gb_status softmin(gb_call *call) {
+static gb_status softmin(gb_op_call *call) {
   gb_chain chain;
   gb_chain_begin(&chain, call->context);
   gb_attr attrs[] = { GB_ATTRS(call, softmin)->dim, { .given = false } };
@@ -87,7 +87,7 @@ static gb_status softmin(gb_call *call) {
 }
 
 /* Infinities become the largest number of the dtype unless another is given. Integers have nothing to replace. */
-static gb_status nan_to_num(gb_call *call) {
+static gb_status nan_to_num(gb_op_call *call) {
   gb_chain chain;
   gb_tensor *x = GB_IN(call, nan_to_num)->x;
   const gb_attrs_nan_to_num *attrs = GB_ATTRS(call, nan_to_num);
@@ -103,7 +103,7 @@ static gb_status nan_to_num(gb_call *call) {
 
 /* x == y, or |x - y| <= atol + rtol |y| where the difference is finite. Integers are compared as float32, as in
  * PyTorch. */
-static gb_status isclose(gb_call *call) {
+static gb_status isclose(gb_op_call *call) {
   gb_chain chain;
   gb_tensor *x = GB_IN(call, isclose)->x, *y = GB_IN(call, isclose)->y;
   const gb_attrs_isclose *attrs = GB_ATTRS(call, isclose);

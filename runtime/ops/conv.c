@@ -12,14 +12,14 @@
 /* {==== What all of them ask ==== */
 
 /* A shape given as an attribute: four sizes that are not negative. */
-static gb_status check_shape(gb_call *call, const gb_attr *shape) {
+static gb_status check_shape(gb_op_call *call, const gb_attr *shape) {
   bool fits = shape->count == 4;
   for (int i = 0; fits && i < 4; i++) fits = shape->ints[i] >= 0 && shape->ints[i] <= GB_CONV_LIMIT;
   return fits ? GB_OK : gb_call_fail(call, GB_ESHAPE, "shape must be four sizes: batch, channels, height and width");
 }
 
 /* [n, c, h, w] of floats where only n may be 0. */
-static gb_status check_images(gb_call *call, int input) {
+static gb_status check_images(gb_op_call *call, int input) {
   char text[96];
   GB_TRY(gb_require_ndim(call, input, 4, 4));
   GB_TRY(gb_require_float(call, input));
@@ -33,7 +33,7 @@ static gb_status check_images(gb_call *call, int input) {
 }
 
 /* Two inputs of one dtype. */
-static gb_status check_same_dtype(gb_call *call, int a, int b) {
+static gb_status check_same_dtype(gb_op_call *call, int a, int b) {
   const gb_tensor *x = call->in[a], *y = call->in[b];
   if (!y || x->dtype == y->dtype) return GB_OK;
   return gb_call_fail(call, GB_EDTYPE, "'%s' is %s and '%s' is %s; convert one with :to(dtype), or use autocast",
@@ -42,7 +42,7 @@ static gb_status check_same_dtype(gb_call *call, int a, int b) {
 }
 
 /* A tensor must have the sizes that the others imply. */
-static gb_status check_sizes(gb_call *call, int input, int64_t n, int64_t c, const int64_t hw[2]) {
+static gb_status check_sizes(gb_op_call *call, int input, int64_t n, int64_t c, const int64_t hw[2]) {
   char has[96], wants[96];
   const gb_tensor *t = call->in[input];
   const int64_t shape[4] = { n, c, hw[0], hw[1] };
@@ -52,7 +52,7 @@ static gb_status check_sizes(gb_call *call, int input, int64_t n, int64_t c, con
 }
 
 /* Allocate output i with the channels last. */
-static gb_status output_channels_last(gb_call *call, int i, const int64_t *shape, gb_dtype dtype) {
+static gb_status output_channels_last(gb_op_call *call, int i, const int64_t *shape, gb_dtype dtype) {
   int64_t strides[4];
   gb_channels_last_strides(shape, strides);
   return gb_call_output_strided(call, i, 4, shape, strides, dtype);
@@ -73,7 +73,7 @@ static conv_texts texts_of(const int64_t *x, const int64_t *weight) {
 }
 
 /* Do x's and weight's shapes fit each other and the attributes? */
-static gb_status check_conv(gb_call *call, const int64_t *x, const int64_t *weight, gb_conv_attrs attrs,
+static gb_status check_conv(gb_op_call *call, const int64_t *x, const int64_t *weight, gb_conv_attrs attrs,
                             gb_conv_sizes *s) {
   conv_texts t = texts_of(x, weight);
   int64_t groups = attrs.groups->integer;
@@ -103,7 +103,7 @@ static bool has_relu(const gb_attr *activation) { return activation->integer == 
 
 /* x [n, c, h, w], weight [o, c / groups, kh, kw], bias [o] or absent -> y [n, o, oh, ow], channels-last. A second
  * output, y again, is made only where relu's derivative will need it. */
-static gb_status conv2d_check(gb_call *call) {
+static gb_status conv2d_check(gb_op_call *call) {
   const gb_in_conv2d *in = GB_IN(call, conv2d);
   const gb_attrs_conv2d *attrs = GB_ATTRS(call, conv2d);
   gb_out_conv2d *made = GB_OUT(call, conv2d);
@@ -126,7 +126,7 @@ static gb_status conv2d_check(gb_call *call) {
 }
 
 /* grad [n, o, oh, ow], weight -> dx of the attribute `shape`. */
-static gb_status conv2d_backward_input_check(gb_call *call) {
+static gb_status conv2d_backward_input_check(gb_op_call *call) {
   const gb_in_conv2d_backward_input *in = GB_IN(call, conv2d_backward_input);
   const gb_attrs_conv2d_backward_input *attrs = GB_ATTRS(call, conv2d_backward_input);
   const int grad = GB_IN_AT(conv2d_backward_input, grad), weight = GB_IN_AT(conv2d_backward_input, weight);
@@ -141,7 +141,7 @@ static gb_status conv2d_backward_input_check(gb_call *call) {
 }
 
 /* grad [n, o, oh, ow], x -> dweight of the attribute `shape`, in `dtype` or the operands' dtype. */
-static gb_status conv2d_backward_weight_check(gb_call *call) {
+static gb_status conv2d_backward_weight_check(gb_op_call *call) {
   const gb_in_conv2d_backward_weight *in = GB_IN(call, conv2d_backward_weight);
   const gb_attrs_conv2d_backward_weight *attrs = GB_ATTRS(call, conv2d_backward_weight);
   const int grad = GB_IN_AT(conv2d_backward_weight, grad), x = GB_IN_AT(conv2d_backward_weight, x);
@@ -248,7 +248,7 @@ static gb_status conv2d_backward_weight_gradient(gb_grad_call *g) {
 /* {==== Pooling ==== */
 
 /* Do the attributes fit x's shape? PyTorch's rule, that padding is at most half the kernel, leaves no window empty. */
-static gb_status check_pool(gb_call *call, const int64_t *x, gb_pool_attrs attrs, gb_conv_sizes *s) {
+static gb_status check_pool(gb_op_call *call, const int64_t *x, gb_pool_attrs attrs, gb_conv_sizes *s) {
   char text[96];
   *s = gb_pool_sizes_of(2, x, attrs);
   for (int i = 0; i < 2; i++) {
@@ -274,14 +274,15 @@ static gb_status check_pool(gb_call *call, const int64_t *x, gb_pool_attrs attrs
 static bool fits_byte(const gb_conv_sizes *s) { return s->kernel[0] * s->kernel[1] <= 255; }
 
 /* The input that holds positions is uint8, with one for each window. */
-static gb_status check_positions(gb_call *call, int input, const gb_conv_sizes *s) {
+static gb_status check_positions(gb_op_call *call, int input, const gb_conv_sizes *s) {
   if (call->in[input]->dtype != GB_UINT8) return gb_call_fail(call, GB_EDTYPE, "positions must be uint8");
   if (!fits_byte(s)) return gb_call_fail(call, GB_EUNSUPPORTED, "a window has more than 255 elements");
   return check_sizes(call, input, s->n, s->c, s->out);
 }
 
 /* Allocate output i of this shape: channels-last when `like` is. */
-static gb_status output_in_layout(gb_call *call, int i, const int64_t *shape, const gb_tensor *like, gb_dtype dtype) {
+static gb_status output_in_layout(gb_op_call *call, int i, const int64_t *shape, const gb_tensor *like,
+                                  gb_dtype dtype) {
   int64_t strides[4];
   if (!gb_is_channels_last(like)) return gb_call_output(call, i, 4, shape, dtype);
   gb_channels_last_strides(shape, strides);
@@ -289,7 +290,7 @@ static gb_status output_in_layout(gb_call *call, int i, const int64_t *shape, co
 }
 
 /* x -> y, and for backward where in its window each maximum was; or where in its image, which the caller may have. */
-static gb_status max_pool2d_check(gb_call *call) {
+static gb_status max_pool2d_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, max_pool2d)->x;
   const gb_attrs_max_pool2d *attrs = GB_ATTRS(call, max_pool2d);
   gb_conv_sizes s;
@@ -305,7 +306,7 @@ static gb_status max_pool2d_check(gb_call *call) {
 }
 
 /* The same over windows that the sizes say. */
-static gb_status adaptive_max_pool2d_check(gb_call *call) {
+static gb_status adaptive_max_pool2d_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, adaptive_max_pool2d)->x;
   const gb_attrs_adaptive_max_pool2d *attrs = GB_ATTRS(call, adaptive_max_pool2d);
   GB_TRY(check_images(call, GB_IN_AT(adaptive_max_pool2d, x)));
@@ -318,7 +319,7 @@ static gb_status adaptive_max_pool2d_check(gb_call *call) {
 
 /* grad and positions -> dx of the attribute `shape`, in the layout of the positions, which is x's: the ops before this
  * one go on in the layout that they have worked in, whatever a flattened image's gradient came in. */
-static gb_status max_pool2d_backward_check(gb_call *call) {
+static gb_status max_pool2d_backward_check(gb_op_call *call) {
   const gb_in_max_pool2d_backward *in = GB_IN(call, max_pool2d_backward);
   const gb_attrs_max_pool2d_backward *attrs = GB_ATTRS(call, max_pool2d_backward);
   const int grad = GB_IN_AT(max_pool2d_backward, grad), dx = GB_OUT_AT(max_pool2d_backward, dx);
@@ -332,7 +333,7 @@ static gb_status max_pool2d_backward_check(gb_call *call) {
 }
 
 /* x and positions -> the elements there. */
-static gb_status max_pool2d_gather_check(gb_call *call) {
+static gb_status max_pool2d_gather_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, max_pool2d_gather)->x;
   gb_conv_sizes s;
   GB_TRY(check_images(call, GB_IN_AT(max_pool2d_gather, x)));
@@ -342,7 +343,7 @@ static gb_status max_pool2d_gather_check(gb_call *call) {
   return output_in_layout(call, GB_OUT_AT(max_pool2d_gather, y), shape, x, (gb_dtype)x->dtype);
 }
 
-static gb_status avg_pool2d_check(gb_call *call) {
+static gb_status avg_pool2d_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, avg_pool2d)->x;
   gb_conv_sizes s;
   GB_TRY(check_images(call, GB_IN_AT(avg_pool2d, x)));
@@ -351,7 +352,7 @@ static gb_status avg_pool2d_check(gb_call *call) {
   return output_in_layout(call, GB_OUT_AT(avg_pool2d, y), shape, x, (gb_dtype)x->dtype);
 }
 
-static gb_status avg_pool2d_backward_check(gb_call *call) {
+static gb_status avg_pool2d_backward_check(gb_op_call *call) {
   const gb_tensor *grad = GB_IN(call, avg_pool2d_backward)->grad;
   const gb_attrs_avg_pool2d_backward *attrs = GB_ATTRS(call, avg_pool2d_backward);
   gb_conv_sizes s;
@@ -362,7 +363,7 @@ static gb_status avg_pool2d_backward_check(gb_call *call) {
   return output_in_layout(call, GB_OUT_AT(avg_pool2d_backward, dx), attrs->shape.ints, grad, (gb_dtype)grad->dtype);
 }
 
-static gb_status adaptive_avg_pool2d_check(gb_call *call) {
+static gb_status adaptive_avg_pool2d_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, adaptive_avg_pool2d)->x;
   const int64_t *size = GB_ATTRS(call, adaptive_avg_pool2d)->size.ints;
   GB_TRY(check_images(call, GB_IN_AT(adaptive_avg_pool2d, x)));
@@ -370,7 +371,7 @@ static gb_status adaptive_avg_pool2d_check(gb_call *call) {
   return output_in_layout(call, GB_OUT_AT(adaptive_avg_pool2d, y), shape, x, (gb_dtype)x->dtype);
 }
 
-static gb_status adaptive_avg_pool2d_backward_check(gb_call *call) {
+static gb_status adaptive_avg_pool2d_backward_check(gb_op_call *call) {
   const gb_tensor *grad = GB_IN(call, adaptive_avg_pool2d_backward)->grad;
   const gb_attr *shape = &GB_ATTRS(call, adaptive_avg_pool2d_backward)->shape;
   const int input = GB_IN_AT(adaptive_avg_pool2d_backward, grad);

@@ -88,26 +88,26 @@ static inline void gb_channels_last_strides(const int64_t *shape, int64_t *strid
 }
 
 /* Convolutions that are made of those over two dimensions: conv_more.c. */
-gb_status gb_conv1d_compose(gb_call *call);
-gb_status gb_conv3d_compose(gb_call *call);
-gb_status gb_conv_transpose1d_compose(gb_call *call);
-gb_status gb_conv_transpose2d_compose(gb_call *call);
-gb_status gb_conv_transpose3d_compose(gb_call *call);
+gb_status gb_conv1d_compose(gb_op_call *call);
+gb_status gb_conv3d_compose(gb_op_call *call);
+gb_status gb_conv_transpose1d_compose(gb_op_call *call);
+gb_status gb_conv_transpose2d_compose(gb_op_call *call);
+gb_status gb_conv_transpose3d_compose(gb_op_call *call);
 
 /* Poolings of the positions in an image, and those that are made of others: pool.c. */
 gb_status gb_scatter_places(gb_context *c, gb_tensor *grad, gb_tensor *places, const int64_t *shape, gb_tensor **out);
-gb_status gb_max_pool1d_compose(gb_call *call);
-gb_status gb_max_pool3d_compose(gb_call *call);
-gb_status gb_avg_pool1d_compose(gb_call *call);
-gb_status gb_avg_pool3d_compose(gb_call *call);
-gb_status gb_adaptive_avg_pool1d_compose(gb_call *call);
-gb_status gb_adaptive_avg_pool3d_compose(gb_call *call);
-gb_status gb_adaptive_max_pool1d_compose(gb_call *call);
-gb_status gb_adaptive_max_pool3d_compose(gb_call *call);
-gb_status gb_lp_pool1d_compose(gb_call *call);
-gb_status gb_lp_pool2d_compose(gb_call *call);
-gb_status gb_max_unpool1d_compose(gb_call *call);
-gb_status gb_max_unpool2d_compose(gb_call *call);
-gb_status gb_max_unpool3d_compose(gb_call *call);
+gb_status gb_max_pool1d_compose(gb_op_call *call);
+gb_status gb_max_pool3d_compose(gb_op_call *call);
+gb_status gb_avg_pool1d_compose(gb_op_call *call);
+gb_status gb_avg_pool3d_compose(gb_op_call *call);
+gb_status gb_adaptive_avg_pool1d_compose(gb_op_call *call);
+gb_status gb_adaptive_avg_pool3d_compose(gb_op_call *call);
+gb_status gb_adaptive_max_pool1d_compose(gb_op_call *call);
+gb_status gb_adaptive_max_pool3d_compose(gb_op_call *call);
+gb_status gb_lp_pool1d_compose(gb_op_call *call);
+gb_status gb_lp_pool2d_compose(gb_op_call *call);
+gb_status gb_max_unpool1d_compose(gb_op_call *call);
+gb_status gb_max_unpool2d_compose(gb_op_call *call);
+gb_status gb_max_unpool3d_compose(gb_op_call *call);
 
 #endif

@@ -16,7 +16,7 @@
 typedef struct lists { int64_t stride[3], padding[3], dilation[3], after[3]; } lists;
 
 /* Sizes of x, weight and bias fit `dims` dimensions: the rest is for the convolution of two to say. */
-static gb_status check_dims(gb_call *call, int dims) {
+static gb_status check_dims(gb_op_call *call, int dims) {
   const gb_in_conv1d *in = GB_IN(call, conv1d);
   GB_TRY(gb_require_ndim(call, GB_IN_AT(conv1d, x), dims + 2, dims + 2));
   GB_TRY(gb_require_ndim(call, GB_IN_AT(conv1d, weight), dims + 2, dims + 2));
@@ -43,7 +43,7 @@ GB_SAME_CONV(conv_transpose2d);
 GB_SAME_CONV(conv_transpose3d);
 
 /* A bias has the dtype of x, and an element for each channel that the weight makes. */
-static gb_status check_bias(gb_call *call, int64_t channels) {
+static gb_status check_bias(gb_op_call *call, int64_t channels) {
   const gb_tensor *bias = GB_IN(call, conv1d)->bias;
   char text[96];
   if (bias && bias->dtype != GB_IN(call, conv1d)->x->dtype)
@@ -100,7 +100,7 @@ static gb_attr beside(int64_t other, const gb_attr *single) {
   return pair;
 }
 
-gb_status gb_conv1d_compose(gb_call *call) {
+gb_status gb_conv1d_compose(gb_op_call *call) {
   const gb_in_conv1d *in = GB_IN(call, conv1d);
   const gb_attrs_conv1d *attrs = GB_ATTRS(call, conv1d);
   GB_TRY(check_dims(call, 1));
@@ -117,7 +117,7 @@ gb_status gb_conv1d_compose(gb_call *call) {
 
 /* {==== Three dimensions ==== */
 
-gb_status gb_conv3d_compose(gb_call *call) {
+gb_status gb_conv3d_compose(gb_op_call *call) {
   const gb_in_conv3d *in = GB_IN(call, conv3d);
   const gb_attrs_conv3d *attrs = GB_ATTRS(call, conv3d);
   GB_TRY(check_dims(call, 3));
@@ -171,7 +171,7 @@ static int64_t transposed_size(int64_t in, int64_t kernel, const lists *l, int i
 }
 
 /* Are the sizes those of a transposed convolution? at: the first of three dimensions that there is. out: its sizes. */
-static gb_status check_transposed(gb_call *call, int at, const lists *l, int64_t groups, int64_t out[3]) {
+static gb_status check_transposed(gb_op_call *call, int at, const lists *l, int64_t groups, int64_t out[3]) {
   const gb_in_conv1d *in = GB_IN(call, conv1d);
   const int64_t *x = in->x->shape, *w = in->weight->shape;
   char x_text[96], w_text[96];
@@ -229,7 +229,7 @@ static lists lists_of(int dims, const gb_attr *stride, const gb_attr *padding, c
 #define LISTS_OF(dims, attrs)                                                                                          \
   lists_of(dims, &(attrs)->stride, &(attrs)->padding, &(attrs)->dilation, &(attrs)->output_padding)
 
-gb_status gb_conv_transpose1d_compose(gb_call *call) {
+gb_status gb_conv_transpose1d_compose(gb_op_call *call) {
   const gb_in_conv_transpose1d *in = GB_IN(call, conv_transpose1d);
   const gb_attrs_conv_transpose1d *attrs = GB_ATTRS(call, conv_transpose1d);
   const lists l = LISTS_OF(1, attrs);
@@ -242,7 +242,7 @@ gb_status gb_conv_transpose1d_compose(gb_call *call) {
   return gb_chain_end(&chain, y, &GB_OUT(call, conv_transpose1d)->y);
 }
 
-gb_status gb_conv_transpose2d_compose(gb_call *call) {
+gb_status gb_conv_transpose2d_compose(gb_op_call *call) {
   const gb_in_conv_transpose2d *in = GB_IN(call, conv_transpose2d);
   const gb_attrs_conv_transpose2d *attrs = GB_ATTRS(call, conv_transpose2d);
   const lists l = LISTS_OF(2, attrs);
@@ -255,7 +255,7 @@ gb_status gb_conv_transpose2d_compose(gb_call *call) {
 }
 
 /* Every slice along the depth gives a result for each tap of the kernel, which are added where they belong. */
-gb_status gb_conv_transpose3d_compose(gb_call *call) {
+gb_status gb_conv_transpose3d_compose(gb_op_call *call) {
   const gb_in_conv_transpose3d *in = GB_IN(call, conv_transpose3d);
   const gb_attrs_conv_transpose3d *attrs = GB_ATTRS(call, conv_transpose3d);
   const lists l = LISTS_OF(3, attrs);

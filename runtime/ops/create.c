@@ -19,13 +19,13 @@
 enum { X = GB_IN_AT(clone, x), Y = GB_OUT_AT(clone, y) };
 
 /* The result is like x in everything. */
-static gb_status check_like(gb_call *call) {
+static gb_status check_like(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, clone)->x;
   return gb_call_output_like(call, Y, x, (gb_dtype)x->dtype);
 }
 
 /* As in PyTorch, an integer tensor takes the whole part of a number, and refuses what lies outside its range. */
-static gb_status check_fill(gb_call *call) {
+static gb_status check_fill(gb_op_call *call) {
   GB_TRY(gb_require_fits(call, &GB_ATTRS(call, fill)->value, (gb_dtype)GB_IN(call, fill)->x->dtype));
   return check_like(call);
 }
@@ -39,7 +39,7 @@ static gb_attr last_of(const gb_attr *start, const gb_attr *step, int64_t n) {
 }
 
 /* Both ends fit, and so all between them. */
-static gb_status check_sequence(gb_call *call) {
+static gb_status check_sequence(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, sequence)->x;
   const gb_attr *start = &GB_ATTRS(call, sequence)->start, *step = &GB_ATTRS(call, sequence)->step;
   gb_dtype dtype = (gb_dtype)x->dtype;
@@ -51,7 +51,7 @@ static gb_status check_sequence(gb_call *call) {
   return check_like(call);
 }
 
-static gb_status check_uniform(gb_call *call) {
+static gb_status check_uniform(gb_op_call *call) {
   double low = GB_ATTRS(call, uniform)->low.number, high = GB_ATTRS(call, uniform)->high.number;
   GB_TRY(gb_require_float(call, X));
   if (!(low <= high) || isinf(low) || isinf(high))
@@ -61,7 +61,7 @@ static gb_status check_uniform(gb_call *call) {
 }
 
 /* normal and bernoulli. */
-static gb_status check_drawn(gb_call *call) {
+static gb_status check_drawn(gb_op_call *call) {
   GB_TRY(gb_require_float(call, X));
   gb_call_random(call);
   return check_like(call);
@@ -74,7 +74,7 @@ static bool holds(gb_dtype dtype, int64_t low, int64_t last) {
   return low >= (is_float ? -gb_whole_of(dtype) : f->least) && last <= (is_float ? gb_whole_of(dtype) : f->most);
 }
 
-static gb_status check_random_integers(gb_call *call) {
+static gb_status check_random_integers(gb_op_call *call) {
   const gb_attrs_random_integers *attrs = GB_ATTRS(call, random_integers);
   int64_t low = attrs->low.integer, high = attrs->high.integer;
   gb_dtype dtype = (gb_dtype)GB_IN(call, random_integers)->x->dtype;
@@ -89,7 +89,7 @@ static gb_status check_random_integers(gb_call *call) {
   return check_like(call);
 }
 
-static gb_status check_permutation(gb_call *call) {
+static gb_status check_permutation(gb_op_call *call) {
   gb_dtype dtype = (gb_dtype)GB_IN(call, permutation)->x->dtype;
   GB_TRY(gb_require_ndim(call, X, 1, 1));
   if (dtype != GB_INT64)
@@ -98,7 +98,7 @@ static gb_status check_permutation(gb_call *call) {
   return check_like(call);
 }
 
-static gb_status check_multinomial(gb_call *call) {
+static gb_status check_multinomial(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, multinomial)->x;
   const gb_attrs_multinomial *attrs = GB_ATTRS(call, multinomial);
   int64_t samples = attrs->samples.integer;
@@ -114,17 +114,17 @@ static gb_status check_multinomial(gb_call *call) {
   return gb_call_output(call, Y, x->ndim, x->ndim == 2 ? shape : shape + 1, GB_INT64);
 }
 
-static gb_status check_cast(gb_call *call) {
+static gb_status check_cast(gb_op_call *call) {
   return gb_call_output_like(call, Y, GB_IN(call, cast)->x, (gb_dtype)GB_ATTRS(call, cast)->dtype.integer);
 }
 
-static gb_status check_contiguous(gb_call *call) {
+static gb_status check_contiguous(gb_op_call *call) {
   gb_tensor *x = GB_IN(call, contiguous)->x;
   if (gb_is_contiguous(x)) return gb_call_output_alias(call, Y, x);
   return gb_call_output(call, Y, x->ndim, x->shape, (gb_dtype)x->dtype);
 }
 
-static gb_status check_copy(gb_call *call) {
+static gb_status check_copy(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, copy)->x, *source = GB_IN(call, copy)->source;
   char a[96], b[96];
   int ndim = x->ndim;

@@ -9,7 +9,7 @@
 #include "graph/ops.h"
 
 /* The lengths of n samples, or of the one there is. */
-static gb_status check_lengths(gb_call *call, int input, int64_t n, bool batched) {
+static gb_status check_lengths(gb_op_call *call, int input, int64_t n, bool batched) {
   const gb_tensor *lengths = call->in[input];
   char text[96];
   GB_TRY(gb_require_integer(call, input));
@@ -21,7 +21,7 @@ static gb_status check_lengths(gb_call *call, int input, int64_t n, bool batched
 }
 
 /* log_probs [time, n, classes] or [time, classes]; targets [n, length], or one after another. */
-static gb_status ctc_loss_check(gb_call *call) {
+static gb_status ctc_loss_check(gb_op_call *call) {
   const gb_in_ctc_loss *in = GB_IN(call, ctc_loss);
   const gb_attrs_ctc_loss *attrs = GB_ATTRS(call, ctc_loss);
   const gb_tensor *x = in->log_probs, *targets = in->targets;

@@ -9,7 +9,7 @@ _Static_assert(GB_IN_AT(cosine_similarity, x1) == GB_IN_AT(pairwise_distance, x1
                GB_IN_AT(cosine_similarity, x2) == GB_IN_AT(pairwise_distance, x2), "read so");
 
 /* The two inputs are floating and broadcast to `shape`. */
-static gb_status check_two(gb_call *call, int *ndim, int64_t *shape) {
+static gb_status check_two(gb_op_call *call, int *ndim, int64_t *shape) {
   const gb_tensor *x1 = GB_IN(call, pairwise_distance)->x1, *x2 = GB_IN(call, pairwise_distance)->x2;
   char a[96], b[96];
   GB_TRY(gb_require_float(call, GB_IN_AT(pairwise_distance, x1)));
@@ -31,7 +31,7 @@ static gb_tensor *unit(gb_formula *f, gb_tensor *x, int64_t dim, double eps) {
   return gb_over(f, x, gb_at_least(f, gb_norm_along(f, x, 2, dim, true), eps));
 }
 
-static gb_status cosine_similarity(gb_call *call) {
+static gb_status cosine_similarity(gb_op_call *call) {
   const gb_in_cosine_similarity *in = GB_IN(call, cosine_similarity);
   const gb_attrs_cosine_similarity *attrs = GB_ATTRS(call, cosine_similarity);
   gb_formula f;
@@ -50,7 +50,7 @@ gb_tensor *gb_distance_of(gb_formula *f, gb_tensor *x, gb_tensor *y, double p, d
   return gb_norm_along(f, gb_shifted(f, gb_minus(f, x, y), eps), p, -1, keepdim);
 }
 
-static gb_status pairwise_distance(gb_call *call) {
+static gb_status pairwise_distance(gb_op_call *call) {
   const gb_in_pairwise_distance *in = GB_IN(call, pairwise_distance);
   const gb_attrs_pairwise_distance *attrs = GB_ATTRS(call, pairwise_distance);
   gb_formula f;
@@ -64,7 +64,7 @@ static gb_status pairwise_distance(gb_call *call) {
 }
 
 /* x1 [..., n, size] and x2 [..., m, size], as [..., n, 1, size] and [..., 1, m, size]. */
-static gb_status cdist(gb_call *call) {
+static gb_status cdist(gb_op_call *call) {
   const gb_in_cdist *in = GB_IN(call, cdist);
   int64_t size = in->x1->ndim ? in->x1->shape[in->x1->ndim - 1] : 0, batch[GB_MAX_NDIM];
   char a[96], b[96];
@@ -86,7 +86,7 @@ static gb_status cdist(gb_call *call) {
   return gb_formula_end(&f, call, gb_norm_along(&f, gb_minus(&f, x1, x2), GB_ATTRS(call, cdist)->p.number, -1, false));
 }
 
-static gb_status normalize(gb_call *call) {
+static gb_status normalize(gb_op_call *call) {
   const gb_attrs_normalize *attrs = GB_ATTRS(call, normalize);
   gb_formula f;
   int dim;
@@ -100,7 +100,7 @@ static gb_status normalize(gb_call *call) {
 }
 
 /* x1 [..., n], x2 [..., m], weight [out, n, m], bias [out]. */
-static gb_status check_bilinear(gb_call *call) {
+static gb_status check_bilinear(gb_op_call *call) {
   const gb_in_bilinear *in = GB_IN(call, bilinear);
   const gb_tensor *x1 = in->x1, *x2 = in->x2, *weight = in->weight, *bias = in->bias;
   char a[96], b[96], c[96];
@@ -124,7 +124,7 @@ static gb_status check_bilinear(gb_call *call) {
 
 /* x1 by weight is a product of matrices [rows, n] and [n, out * m]; what it gives is multiplied by x2 and summed over
  * m. */
-static gb_status bilinear(gb_call *call) {
+static gb_status bilinear(gb_op_call *call) {
   const gb_in_bilinear *in = GB_IN(call, bilinear);
   gb_formula f;
   GB_TRY(check_bilinear(call));

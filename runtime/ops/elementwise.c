@@ -15,7 +15,7 @@
 
 /* {==== checks ==== */
 
-static gb_status shapes_differ(gb_call *call, int ndim, const int64_t *shape, const gb_tensor *t) {
+static gb_status shapes_differ(gb_op_call *call, int ndim, const int64_t *shape, const gb_tensor *t) {
   char a[96], b[96];
   return gb_call_fail(call, GB_ESHAPE, "shapes %s and %s do not broadcast: counted from the last dim, sizes must be "
                                        "equal or 1",
@@ -39,7 +39,7 @@ enum { RESULT };
 
 /* Broadcast all inputs and allocate the result, dense in the order of the first input that is dense and has its
  * shape. */
-static gb_status output(gb_call *call, gb_dtype dtype) {
+static gb_status output(gb_op_call *call, gb_dtype dtype) {
   const gb_tensor *first = *call->in;
   int ndim = first->ndim;
   int64_t shape[GB_MAX_NDIM];
@@ -55,46 +55,47 @@ static gb_status output(gb_call *call, gb_dtype dtype) {
   return gb_call_output(call, RESULT, ndim, shape, dtype);
 }
 
-static gb_dtype promoted(const gb_call *call) { return gb_result_type(call->in, call->n_in); }
+static gb_dtype promoted(const gb_op_call *call) { return gb_result_type(call->in, call->n_in); }
 
 /* The dtype of a function that has no integer form. */
 static gb_dtype floating(gb_dtype dtype) { return gb_dtype_is_float(dtype) ? dtype : GB_FLOAT32; }
 
-static gb_status no_bools(gb_call *call, gb_dtype dtype) {
+static gb_status no_bools(gb_op_call *call, gb_dtype dtype) {
   if (dtype != GB_BOOL) return GB_OK;
   return gb_call_fail(call, GB_EDTYPE, "is not defined for bool tensors; use logical_and, logical_or, logical_xor, "
                                        "logical_not, or x:int()");
 }
 
 /* add, mul, maximum, abs, ...: the promoted dtype. */
-static gb_status check_promoted(gb_call *call) { return output(call, gb_call_dtype(call, promoted(call))); }
+static gb_status check_promoted(gb_op_call *call) { return output(call, gb_call_dtype(call, promoted(call))); }
 
 /* sub, neg, ...: as above, but bools are no numbers. */
-static gb_status check_numbers(gb_call *call) {
+static gb_status check_numbers(gb_op_call *call) {
   gb_dtype dtype = promoted(call);
   GB_TRY(no_bools(call, dtype));
   return output(call, gb_call_dtype(call, dtype));
 }
 
 /* exp, div, ...: integers give float32. */
-static gb_status check_floating(gb_call *call) { return output(call, gb_call_dtype(call, floating(promoted(call)))); }
+static gb_status check_floating(gb_op_call *call) { return output(call, gb_call_dtype(call, floating(promoted(call))));
+                                                    }
 
 /* silu, lerp, ...: floats only. */
-static gb_status check_float_only(gb_call *call) {
+static gb_status check_float_only(gb_op_call *call) {
   for (int i = 0; i < call->n_in; i++)
     if (!call->in[i]->wrapped) GB_TRY(gb_require_float(call, i));
   return check_floating(call);
 }
 
 /* hypot, logaddexp, ...: integers beside a float only. */
-static gb_status check_float_result(gb_call *call) {
+static gb_status check_float_result(gb_op_call *call) {
   if (!gb_dtype_is_float(promoted(call))) return gb_require_float(call, 0);
   return check_floating(call);
 }
 
-static gb_status check_test(gb_call *call) { return output(call, GB_BOOL); }
+static gb_status check_test(gb_op_call *call) { return output(call, GB_BOOL); }
 
-static gb_status check_bitwise(gb_call *call) {
+static gb_status check_bitwise(gb_op_call *call) {
   gb_dtype dtype = promoted(call);
   if (gb_dtype_is_float(dtype))
     return gb_call_fail(call, GB_EDTYPE, "works on integer and bool tensors, this would be %s; convert with x:int() "
@@ -110,7 +111,7 @@ static gb_dtype with_number(gb_dtype dtype, const gb_attr *number) {
 
 /* A bound that an integer dtype cannot hold is an error where it would bind (side: 1 of the lower, -1 of the upper
  * one), and no bound where not. */
-static gb_status check_bound(gb_call *call, const gb_attr *bound, const char *name, int side, gb_dtype dtype) {
+static gb_status check_bound(gb_op_call *call, const gb_attr *bound, const char *name, int side, gb_dtype dtype) {
   char text[40];
   if (gb_dtype_category(dtype) != GB_CATEGORY_INT || gb_number_side(bound, dtype) != side) return GB_OK;
   return gb_call_fail(call, GB_EDTYPE, "%s is %s, which %s does not hold; convert the tensor with x:float()", name,
@@ -118,14 +119,14 @@ static gb_status check_bound(gb_call *call, const gb_attr *bound, const char *na
 }
 
 /* The same of an operand, where it is a number. */
-static gb_status check_number(gb_call *call, int input, int side, gb_dtype dtype) {
+static gb_status check_number(gb_op_call *call, int input, int side, gb_dtype dtype) {
   const gb_tensor *bound = call->in[input];
   if (!bound || !bound->wrapped) return GB_OK;
   gb_attr number = gb_number_of(bound);
   return check_bound(call, &number, call->info->in[input].name, side, dtype);
 }
 
-static gb_status check_clamp(gb_call *call) {
+static gb_status check_clamp(gb_op_call *call) {
   gb_dtype dtype = promoted(call);
   GB_TRY(no_bools(call, dtype));
   if (!GB_IN(call, clamp)->min && !GB_IN(call, clamp)->max)
@@ -136,22 +137,22 @@ static gb_status check_clamp(gb_call *call) {
 }
 
 /* A number beside integers is a bound: the result may be it. */
-static gb_status check_limit(gb_call *call, int side) {
+static gb_status check_limit(gb_op_call *call, int side) {
   gb_dtype dtype = promoted(call);
   for (int i = 0; i < call->n_in; i++) GB_TRY(check_number(call, i, side, dtype));
   return check_promoted(call);
 }
 
-static gb_status check_maximum(gb_call *call) { return check_limit(call, 1); }
-static gb_status check_minimum(gb_call *call) { return check_limit(call, -1); }
+static gb_status check_maximum(gb_op_call *call) { return check_limit(call, 1); }
+static gb_status check_minimum(gb_op_call *call) { return check_limit(call, -1); }
 
-static gb_status check_addcmul(gb_call *call) {
+static gb_status check_addcmul(gb_op_call *call) {
   gb_dtype dtype = promoted(call);
   GB_TRY(no_bools(call, dtype));
   return output(call, with_number(dtype, &GB_ATTRS(call, addcmul)->value));
 }
 
-static gb_status require_bool(gb_call *call, int input) {
+static gb_status require_bool(gb_op_call *call, int input) {
   gb_dtype dtype = (gb_dtype)call->in[input]->dtype;
   if (dtype == GB_BOOL) return GB_OK;
   return gb_call_fail(call, GB_EDTYPE, "'%s' must be a bool tensor, it is %s; compare it with a number, for example "
@@ -160,7 +161,7 @@ static gb_status require_bool(gb_call *call, int input) {
                       gb_dtype_name(dtype));
 }
 
-static gb_status check_where(gb_call *call) {
+static gb_status check_where(gb_op_call *call) {
   GB_TRY(require_bool(call, GB_IN_AT(where, condition)));
   gb_dtype dtype = gb_result_type((gb_tensor *[]){ GB_IN(call, where)->x, GB_IN(call, where)->y }, 2);
   GB_TRY(gb_require_input_fits(call, GB_IN_AT(where, x), dtype));
@@ -168,7 +169,7 @@ static gb_status check_where(gb_call *call) {
   return output(call, dtype);
 }
 
-static gb_status check_masked_fill(gb_call *call) {
+static gb_status check_masked_fill(gb_op_call *call) {
   GB_TRY(require_bool(call, GB_IN_AT(masked_fill, mask)));
   gb_dtype dtype = (gb_dtype)GB_IN(call, masked_fill)->x->dtype;
   const gb_attr *value = &GB_ATTRS(call, masked_fill)->value;
@@ -184,26 +185,26 @@ static gb_status check_masked_fill(gb_call *call) {
 /* Is there anything to drop? */
 static bool drops(const gb_attrs_dropout *attrs) { return attrs->training.integer && attrs->p.number > 0; }
 
-static gb_status check_polygamma(gb_call *call) {
+static gb_status check_polygamma(gb_op_call *call) {
   double n = GB_ATTRS(call, polygamma)->n.number;
   if (n != floor(n)) return gb_call_fail(call, GB_EINVAL, "'n' counts derivatives, it is %g; give a whole number", n);
   return check_floating(call);
 }
 
-static gb_status check_celu(gb_call *call) {
+static gb_status check_celu(gb_op_call *call) {
   if (GB_ATTRS(call, celu)->alpha.number == 0)
     return gb_call_fail(call, GB_EINVAL, "'alpha' is 0, and x is divided by it; use relu for the limit");
   return check_float_only(call);
 }
 
-static gb_status check_hardtanh(gb_call *call) {
+static gb_status check_hardtanh(gb_op_call *call) {
   double least = GB_ATTRS(call, hardtanh)->min_val.number, most = GB_ATTRS(call, hardtanh)->max_val.number;
   if (!(least <= most))
     return gb_call_fail(call, GB_EINVAL, "'min_val' is %g and 'max_val' %g; it must not be smaller", least, most);
   return check_float_only(call);
 }
 
-static gb_status check_dropout(gb_call *call) {
+static gb_status check_dropout(gb_op_call *call) {
   gb_tensor *x = GB_IN(call, dropout)->x;
   GB_TRY(gb_require_float(call, GB_IN_AT(dropout, x)));
   if (!drops(GB_ATTRS(call, dropout))) return gb_call_output_alias(call, RESULT, x);
@@ -211,13 +212,13 @@ static gb_status check_dropout(gb_call *call) {
   return output(call, (gb_dtype)x->dtype);
 }
 
-static gb_status check_scale_loss(gb_call *call) {
+static gb_status check_scale_loss(gb_op_call *call) {
   GB_TRY(gb_require_float(call, GB_IN_AT(scale_loss, x)));
   return output(call, GB_IN(call, scale_loss)->x->dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32);
 }
 
 /* tril and triu. */
-static gb_status check_triangle(gb_call *call) {
+static gb_status check_triangle(gb_op_call *call) {
   _Static_assert(GB_IN_AT(triu, x) == GB_IN_AT(tril, x), "x stands at one place");
   GB_TRY(gb_require_ndim(call, GB_IN_AT(tril, x), 2, GB_MAX_NDIM));
   return output(call, (gb_dtype)GB_IN(call, tril)->x->dtype);

@@ -32,6 +32,6 @@ GB_FAMILIES(GB_DECLARE)
 #undef GB_DECLARE
 
 /* Composites in files of their own. */
-gb_status gb_rotary_embedding_compose(gb_call *call);
+gb_status gb_rotary_embedding_compose(gb_op_call *call);
 
 #endif

@@ -14,7 +14,7 @@ typedef struct gb_formula {
 } gb_formula;
 
 /* Begin a formula of the call's inputs, one of which at least is floating. */
-static inline void gb_formula_begin(gb_formula *f, gb_call *call) {
+static inline void gb_formula_begin(gb_formula *f, gb_op_call *call) {
   f->dtype = gb_result_type(call->in, call->n_in);
   f->compute = gb_is_16bit(f->dtype) ? GB_FLOAT32 : f->dtype;
   gb_chain_begin(&f->chain, call->context);
@@ -26,7 +26,7 @@ static inline gb_tensor *gb_operand(gb_formula *f, gb_tensor *x) {
 }
 
 /* Let go of the steps and give y, in the dtype of the result, to the call, of which it is the only output. */
-static inline gb_status gb_formula_end(gb_formula *f, gb_call *call, gb_tensor *y) {
+static inline gb_status gb_formula_end(gb_formula *f, gb_op_call *call, gb_tensor *y) {
   return gb_chain_end(&f->chain, y ? gb_chain_cast(&f->chain, y, f->dtype) : NULL, call->out);
 }
 

@@ -12,7 +12,7 @@
 /* {==== What several ops need ==== */
 
 /* A dim of x; a 0-d tensor counts as a vector. */
-static gb_status dim_of(gb_call *call, const gb_attr *named, const gb_tensor *x, int *dim) {
+static gb_status dim_of(gb_op_call *call, const gb_attr *named, const gb_tensor *x, int *dim) {
   return gb_call_dim(call, named->integer, x->ndim ? x->ndim : 1, dim);
 }
 
@@ -20,21 +20,21 @@ static gb_status dim_of(gb_call *call, const gb_attr *named, const gb_tensor *x,
 static int64_t size_at(const gb_tensor *x, int dim) { return x->ndim ? x->shape[dim] : 1; }
 
 /* source goes into a tensor of `dtype`: its category may not be higher. */
-static gb_status require_fits_dtype(gb_call *call, gb_dtype dtype, const gb_tensor *source) {
+static gb_status require_fits_dtype(gb_op_call *call, gb_dtype dtype, const gb_tensor *source) {
   if (gb_dtype_category((gb_dtype)source->dtype) <= gb_dtype_category(dtype)) return GB_OK;
   return gb_call_fail(call, GB_EDTYPE, "%s values do not fit into a %s tensor; convert one of them first",
                       gb_dtype_name((gb_dtype)source->dtype),
                       gb_dtype_name(dtype));
 }
 
-static gb_status require_bool(gb_call *call, const gb_tensor *mask) {
+static gb_status require_bool(gb_op_call *call, const gb_tensor *mask) {
   if (mask->dtype == GB_BOOL) return GB_OK;
   return gb_call_fail(call, GB_EDTYPE, "mask is %s; it must be bool (mask:bool(), or a comparison such as x:gt(0))",
                       gb_dtype_name((gb_dtype)mask->dtype));
 }
 
 /* A list of positions: 0-d or one dimension. */
-static gb_status require_vector(gb_call *call, int input) {
+static gb_status require_vector(gb_op_call *call, int input) {
   const gb_tensor *t = call->in[input];
   char text[96];
   if (t->ndim <= 1) return gb_require_integer(call, input);
@@ -43,7 +43,7 @@ static gb_status require_vector(gb_call *call, int input) {
 }
 
 /* index may not be larger than x in any dimension but `free_dim` (-1: in none). */
-static gb_status require_within(gb_call *call, const gb_tensor *index, const gb_tensor *x, const char *name,
+static gb_status require_within(gb_op_call *call, const gb_tensor *index, const gb_tensor *x, const char *name,
                                 int free_dim) {
   bool fits = (index->ndim ? index->ndim : 1) == (x->ndim ? x->ndim : 1);
   for (int i = 0; fits && i < index->ndim; i++) fits = i == free_dim || index->shape[i] <= size_at(x, i);
@@ -98,7 +98,7 @@ static gb_status pad_to(gb_context *c, gb_tensor *g, int ndim, const int64_t *sh
 static void pass_on(gb_tensor *g, gb_tensor **out) { gb_tensor_retain(*out = g); }
 
 /* How many elements of x are not zero. */
-static gb_status count_nonzero(gb_call *call, gb_tensor *x, int64_t *count) {
+static gb_status count_nonzero(gb_op_call *call, gb_tensor *x, int64_t *count) {
   gb_tensor *flags = NULL, *total = NULL;
   if (x->dtype == GB_BOOL) gb_tensor_retain(flags = x);
   else GB_TRY(gb_op_number(call->context, GB_OP_ne, x, 0, &flags));
@@ -114,7 +114,7 @@ static gb_status count_nonzero(gb_call *call, gb_tensor *x, int64_t *count) {
 /* {==== embedding ==== */
 
 /* index of any shape, weight [rows, dim] -> index.shape x dim. */
-static gb_status embedding_check(gb_call *call) {
+static gb_status embedding_check(gb_op_call *call) {
   const gb_tensor *index = GB_IN(call, embedding)->index, *weight = GB_IN(call, embedding)->weight;
   const gb_attr *padding = &GB_ATTRS(call, embedding)->padding_idx;
   GB_TRY(gb_require_integer(call, GB_IN_AT(embedding, index)));
@@ -142,7 +142,7 @@ static gb_status embedding_gradient(gb_grad_call *grad) {
 }
 
 /* grad is index.shape x dim, the result [rows, dim]. */
-static gb_status embedding_backward_check(gb_call *call) {
+static gb_status embedding_backward_check(gb_op_call *call) {
   const gb_tensor *grad = GB_IN(call, embedding_backward)->grad, *index = GB_IN(call, embedding_backward)->index;
   const gb_attrs_embedding_backward *attrs = GB_ATTRS(call, embedding_backward);
   GB_TRY(gb_require_float(call, GB_IN_AT(embedding_backward, grad)));
@@ -163,7 +163,7 @@ static gb_status embedding_backward_check(gb_call *call) {
 /* {==== gather and scatter_add ==== */
 
 /* The result has index's shape. */
-static gb_status gather_check(gb_call *call) {
+static gb_status gather_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, gather)->x, *index = GB_IN(call, gather)->index;
   int dim;
   GB_TRY(dim_of(call, &GB_ATTRS(call, gather)->dim, x, &dim));
@@ -179,7 +179,7 @@ static gb_status gather_gradient(gb_grad_call *grad) {
 }
 
 /* The result has x's shape; index may be smaller than source, whose rest is not used. */
-static gb_status scatter_add_check(gb_call *call) {
+static gb_status scatter_add_check(gb_op_call *call) {
   const gb_in_scatter_add *in = GB_IN(call, scatter_add);
   const gb_tensor *x = in->x, *index = in->index, *source = in->source;
   int dim;
@@ -209,7 +209,7 @@ static gb_status scatter_add_gradient(gb_grad_call *grad) {
 /* {==== index_select and index_add ==== */
 
 /* x's shape, with as many slices along dim as index has elements. */
-static gb_status index_select_check(gb_call *call) {
+static gb_status index_select_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, index_select)->x, *index = GB_IN(call, index_select)->index;
   int dim;
   GB_TRY(dim_of(call, &GB_ATTRS(call, index_select)->dim, x, &dim));
@@ -231,7 +231,7 @@ static gb_status index_select_gradient(gb_grad_call *grad) {
 }
 
 /* source has x's shape, with one slice along dim per element of index. */
-static gb_status index_add_check(gb_call *call) {
+static gb_status index_add_check(gb_op_call *call) {
   const gb_in_index_add *in = GB_IN(call, index_add);
   const gb_tensor *x = in->x, *index = in->index, *source = in->source;
   int dim;
@@ -274,7 +274,7 @@ static int picked_shape(const gb_tensor *index, int x_ndim, const int64_t *x_sha
 }
 
 /* source broadcasts to what x[index] would be. */
-static gb_status index_put_check(gb_call *call) {
+static gb_status index_put_check(gb_op_call *call) {
   const gb_in_index_put *in = GB_IN(call, index_put);
   const gb_tensor *x = in->x, *index = in->index, *source = in->source;
   GB_TRY(gb_require_ndim(call, GB_IN_AT(index_put, x), 1, GB_MAX_NDIM));
@@ -347,7 +347,7 @@ static gb_status index_put_gradient(gb_grad_call *grad) {
 /* {==== Masks: masked_select, masked_scatter, nonzero ==== */
 
 /* x and mask broadcast together -> a vector of the elements where mask is true. */
-static gb_status masked_select_check(gb_call *call) {
+static gb_status masked_select_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, masked_select)->x;
   gb_tensor *mask = GB_IN(call, masked_select)->mask;
   GB_TRY(require_bool(call, mask));
@@ -384,7 +384,7 @@ static gb_status masked_select_gradient(gb_grad_call *grad) {
 }
 
 /* The kernel checks that source has enough elements, since it counts them anyway. */
-static gb_status masked_scatter_check(gb_call *call) {
+static gb_status masked_scatter_check(gb_op_call *call) {
   const gb_in_masked_scatter *in = GB_IN(call, masked_scatter);
   const gb_tensor *x = in->x, *mask = in->mask;
   GB_TRY(require_bool(call, mask));
@@ -429,7 +429,7 @@ static gb_status masked_scatter_gradient(gb_grad_call *grad) {
 }
 
 /* [count, ndim], so counting comes first. */
-static gb_status nonzero_check(gb_call *call) {
+static gb_status nonzero_check(gb_op_call *call) {
   gb_tensor *x = GB_IN(call, nonzero)->x;
   int64_t shape[2] = { 0, x->ndim };
   if (x->numel > 0) GB_TRY(count_nonzero(call, x, &shape[0]));
@@ -437,7 +437,7 @@ static gb_status nonzero_check(gb_call *call) {
 }
 
 /* One more dimension, of `classes`. */
-static gb_status one_hot_check(gb_call *call) {
+static gb_status one_hot_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, one_hot)->x;
   int64_t shape[GB_MAX_NDIM];
   GB_TRY(gb_require_integer(call, GB_IN_AT(one_hot, x)));
@@ -452,7 +452,7 @@ static gb_status one_hot_check(gb_call *call) {
 /* {==== Order: topk, sort, flip ==== */
 
 /* Two outputs: x with k along dim, and positions. */
-static gb_status topk_check(gb_call *call) {
+static gb_status topk_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, topk)->x;
   int64_t k = GB_ATTRS(call, topk)->k.integer, shape[GB_MAX_NDIM];
   int dim;
@@ -468,7 +468,7 @@ static gb_status topk_check(gb_call *call) {
 }
 
 /* Both outputs lie as x does, so that walking one walks all. */
-static gb_status sort_check(gb_call *call) {
+static gb_status sort_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, sort)->x;
   int dim;
   GB_TRY(dim_of(call, &GB_ATTRS(call, sort)->dim, x, &dim));
@@ -488,7 +488,7 @@ static gb_status sort_gradient(gb_grad_call *grad) {
 }
 
 /* Each dim once. */
-static gb_status flip_check(gb_call *call) {
+static gb_status flip_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, flip)->x;
   const gb_attr *dims = &GB_ATTRS(call, flip)->dim;
   bool seen[GB_MAX_NDIM] = { false };
@@ -511,7 +511,7 @@ static gb_status flip_gradient(gb_grad_call *grad) {
 /* {==== Joining: cat, stack, repeat_interleave ==== */
 
 /* Tensor i must have the shape of the first, but for `dim` (-1: no exception). */
-static gb_status require_alike(gb_call *call, gb_tensor *const *list, int i, int dim) {
+static gb_status require_alike(gb_op_call *call, gb_tensor *const *list, int i, int dim) {
   const gb_tensor *first = list[0], *t = list[i];
   bool fits = t->ndim == first->ndim;
   for (int d = 0; fits && d < t->ndim; d++) fits = d == dim || t->shape[d] == first->shape[d];
@@ -525,7 +525,7 @@ static gb_status require_alike(gb_call *call, gb_tensor *const *list, int i, int
 }
 
 /* Sizes along dim add up; all others agree. */
-static gb_status cat_check(gb_call *call) {
+static gb_status cat_check(gb_op_call *call) {
   gb_tensor **xs = GB_LIST(call, cat, xs);
   const gb_tensor *first = xs[0];
   int dim, count = GB_LIST_COUNT(call, cat, xs);
@@ -558,7 +558,7 @@ static gb_status cat_gradient(gb_grad_call *grad) {
 }
 
 /* unsqueeze each, then cat. */
-static gb_status stack_compose(gb_call *call) {
+static gb_status stack_compose(gb_op_call *call) {
   gb_context *c = call->context;
   gb_tensor **xs = GB_LIST(call, stack, xs);
   int dim, count = GB_LIST_COUNT(call, stack, xs);
@@ -577,7 +577,7 @@ static gb_status stack_compose(gb_call *call) {
 }
 
 /* A new dimension after dim, expanded, then merged into dim. */
-static gb_status repeat_interleave_compose(gb_call *call) {
+static gb_status repeat_interleave_compose(gb_op_call *call) {
   gb_context *c = call->context;
   gb_tensor *x = GB_IN(call, repeat_interleave)->x, *apart = NULL, *wide = NULL;
   const gb_attrs_repeat_interleave *attrs = GB_ATTRS(call, repeat_interleave);

@@ -14,7 +14,7 @@
 enum { MOST_ROWS = 16384 };
 
 /* Floats that LAPACK computes in; 16 bits only under autocast, which computes in float32. */
-static gb_status check_dtype(gb_call *call, int input) {
+static gb_status check_dtype(gb_op_call *call, int input) {
   const gb_tensor *x = call->in[input];
   GB_TRY(gb_require_float(call, input));
   if (!gb_is_16bit((gb_dtype)x->dtype) || call->result == GB_FLOAT32) return GB_OK;
@@ -23,7 +23,7 @@ static gb_status check_dtype(gb_call *call, int input) {
 }
 
 /* A matrix, or a batch of them. */
-static gb_status check_matrix(gb_call *call, int input) {
+static gb_status check_matrix(gb_op_call *call, int input) {
   const gb_tensor *x = call->in[input];
   GB_TRY(check_dtype(call, input));
   GB_TRY(gb_require_ndim(call, input, 2, GB_MAX_NDIM));
@@ -34,7 +34,7 @@ static gb_status check_matrix(gb_call *call, int input) {
 }
 
 /* A square one. */
-static gb_status check_square(gb_call *call, int input) {
+static gb_status check_square(gb_op_call *call, int input) {
   const gb_tensor *x = call->in[input];
   char text[96];
   GB_TRY(check_matrix(call, input));
@@ -44,10 +44,10 @@ static gb_status check_square(gb_call *call, int input) {
 }
 
 /* What all of the inputs compute in. */
-static gb_dtype dtype_of(gb_call *call) { return gb_call_dtype(call, gb_result_type(call->in, call->n_in)); }
+static gb_dtype dtype_of(gb_op_call *call) { return gb_call_dtype(call, gb_result_type(call->in, call->n_in)); }
 
 /* Output i: the first dims of x, of which the last two are replaced by as many of these sizes as are not negative. */
-static gb_status matrix_output(gb_call *call, int i, const gb_tensor *x, int64_t rows, int64_t columns) {
+static gb_status matrix_output(gb_op_call *call, int i, const gb_tensor *x, int64_t rows, int64_t columns) {
   int64_t shape[GB_MAX_NDIM];
   int ndim = x->ndim - 2;
   memcpy(shape, x->shape, (size_t)ndim * sizeof *shape);
@@ -57,7 +57,7 @@ static gb_status matrix_output(gb_call *call, int i, const gb_tensor *x, int64_t
 }
 
 /* Ops of one square matrix x that give one like it. */
-static gb_status square_check(gb_call *call) {
+static gb_status square_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, linalg_inv)->x;
   GB_TRY(check_square(call, GB_IN_AT(linalg_inv, x)));
   return matrix_output(call, GB_OUT_AT(linalg_inv, y), x, x->shape[x->ndim - 1], x->shape[x->ndim - 1]);
@@ -66,7 +66,7 @@ _Static_assert(GB_IN_AT(linalg_cholesky, x) == GB_IN_AT(linalg_inv, x), "inv sta
 _Static_assert(GB_OUT_AT(linalg_cholesky, y) == GB_OUT_AT(linalg_inv, y), "inv stands for both");
 
 /* a [..., n, n], b [..., n, k] -> x [..., n, k]. */
-static gb_status solve_check(gb_call *call) {
+static gb_status solve_check(gb_op_call *call) {
   const gb_tensor *a = GB_IN(call, linalg_solve)->a, *b = GB_IN(call, linalg_solve)->b;
   char left[96], right[96];
   GB_TRY(check_square(call, GB_IN_AT(linalg_solve, a)));
@@ -86,19 +86,19 @@ _Static_assert(GB_IN_AT(linalg_solve_triangular, a) == GB_IN_AT(linalg_solve, a)
 _Static_assert(GB_IN_AT(linalg_solve_triangular, b) == GB_IN_AT(linalg_solve, b), "solve stands for both");
 _Static_assert(GB_OUT_AT(linalg_solve_triangular, x) == GB_OUT_AT(linalg_solve, x), "solve stands for both");
 
-static gb_status det_check(gb_call *call) {
+static gb_status det_check(gb_op_call *call) {
   GB_TRY(check_square(call, GB_IN_AT(linalg_det, x)));
   return matrix_output(call, GB_OUT_AT(linalg_det, y), GB_IN(call, linalg_det)->x, -1, -1);
 }
 
-static gb_status slogdet_check(gb_call *call) {
+static gb_status slogdet_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, linalg_slogdet)->x;
   GB_TRY(check_square(call, GB_IN_AT(linalg_slogdet, x)));
   GB_TRY(matrix_output(call, GB_OUT_AT(linalg_slogdet, sign), x, -1, -1));
   return matrix_output(call, GB_OUT_AT(linalg_slogdet, logabsdet), x, -1, -1);
 }
 
-static gb_status qr_check(gb_call *call) {
+static gb_status qr_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, linalg_qr)->x;
   GB_TRY(check_matrix(call, GB_IN_AT(linalg_qr, x)));
   int64_t m = x->shape[x->ndim - 2], n = x->shape[x->ndim - 1];
@@ -107,7 +107,7 @@ static gb_status qr_check(gb_call *call) {
   return matrix_output(call, GB_OUT_AT(linalg_qr, r), x, columns, n);
 }
 
-static gb_status svd_check(gb_call *call) {
+static gb_status svd_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, linalg_svd)->x;
   GB_TRY(check_matrix(call, GB_IN_AT(linalg_svd, x)));
   int64_t m = x->shape[x->ndim - 2], n = x->shape[x->ndim - 1], k = m < n ? m : n;
@@ -117,13 +117,13 @@ static gb_status svd_check(gb_call *call) {
   return matrix_output(call, GB_OUT_AT(linalg_svd, vh), x, full ? n : k, n);
 }
 
-static gb_status pinv_check(gb_call *call) {
+static gb_status pinv_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, linalg_pinv)->x;
   GB_TRY(check_matrix(call, GB_IN_AT(linalg_pinv, x)));
   return matrix_output(call, GB_OUT_AT(linalg_pinv, y), x, x->shape[x->ndim - 1], x->shape[x->ndim - 2]);
 }
 
-static gb_status eigh_check(gb_call *call) {
+static gb_status eigh_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, linalg_eigh)->x;
   GB_TRY(check_square(call, GB_IN_AT(linalg_eigh, x)));
   int64_t n = x->shape[x->ndim - 1];

@@ -31,7 +31,7 @@ static int target_shape(const gb_tensor *x, int64_t *shape) {
 }
 
 /* Class indices, one for each row of x. */
-static gb_status check_indices(gb_call *call, const gb_tensor *x, const gb_tensor *target) {
+static gb_status check_indices(gb_op_call *call, const gb_tensor *x, const gb_tensor *target) {
   int64_t shape[GB_MAX_NDIM];
   int ndim = target_shape(x, shape);
   char a[96], b[96], c[96];
@@ -44,7 +44,7 @@ static gb_status check_indices(gb_call *call, const gb_tensor *x, const gb_tenso
 
 static bool is_integer(const gb_tensor *t) { return gb_dtype_category((gb_dtype)t->dtype) == GB_CATEGORY_INT; }
 
-static gb_status check_weight(gb_call *call, const gb_tensor *x, int input) {
+static gb_status check_weight(gb_op_call *call, const gb_tensor *x, int input) {
   const gb_tensor *weight = call->in[input];
   int64_t classes = x->shape[class_dim(x->ndim)];
   char text[96];
@@ -57,7 +57,7 @@ static gb_status check_weight(gb_call *call, const gb_tensor *x, int input) {
 }
 
 /* The loss: one per target, or one in all. */
-static gb_status loss_output(gb_call *call, int output, const gb_tensor *x, const gb_attr *reduction) {
+static gb_status loss_output(gb_op_call *call, int output, const gb_tensor *x, const gb_attr *reduction) {
   int64_t shape[GB_MAX_NDIM];
   int ndim = is_reduction(reduction, GB_WORD_none) ? target_shape(x, shape) : 0;
   return gb_call_output(call, output, ndim, shape, gb_call_dtype(call, (gb_dtype)x->dtype));
@@ -66,7 +66,7 @@ static gb_status loss_output(gb_call *call, int output, const gb_tensor *x, cons
 /* What sums are kept in. */
 static gb_dtype sum_dtype(const gb_tensor *x) { return x->dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32; }
 
-static gb_status cross_entropy_check(gb_call *call) {
+static gb_status cross_entropy_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, cross_entropy)->x, *target = GB_IN(call, cross_entropy)->target;
   char a[96], b[96];
   int64_t shape[GB_MAX_NDIM];
@@ -90,12 +90,12 @@ static gb_status cross_entropy_check(gb_call *call) {
 }
 
 /* Inputs come from cross_entropy itself. */
-static gb_status cross_entropy_backward_check(gb_call *call) {
+static gb_status cross_entropy_backward_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, cross_entropy_backward)->x;
   return gb_call_output_like(call, GB_OUT_AT(cross_entropy_backward, dx), x, (gb_dtype)x->dtype);
 }
 
-static gb_status nll_loss_check(gb_call *call) {
+static gb_status nll_loss_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, nll_loss)->x;
   GB_TRY(gb_require_float(call, GB_IN_AT(nll_loss, x)));
   GB_TRY(gb_require_ndim(call, GB_IN_AT(nll_loss, x), 1, GB_MAX_NDIM));
@@ -106,14 +106,14 @@ static gb_status nll_loss_check(gb_call *call) {
   return call->needs_grad ? gb_call_output(call, GB_OUT_AT(nll_loss, total), 0, NULL, sum_dtype(x)) : GB_OK;
 }
 
-static gb_status nll_loss_backward_check(gb_call *call) {
+static gb_status nll_loss_backward_check(gb_op_call *call) {
   const gb_attr *shape = &GB_ATTRS(call, nll_loss_backward)->shape;
   gb_dtype dtype = (gb_dtype)GB_IN(call, nll_loss_backward)->grad->dtype;
   return gb_call_output(call, GB_OUT_AT(nll_loss_backward, dx), shape->count, shape->ints, dtype);
 }
 
 /* The shapes of x [n, features], weight [classes, features], target [n], bias [classes]. */
-static gb_status check_linear_shapes(gb_call *call) {
+static gb_status check_linear_shapes(gb_op_call *call) {
   const gb_in_linear_cross_entropy *in = GB_IN(call, linear_cross_entropy);
   const gb_tensor *x = in->x, *weight = in->weight, *target = in->target, *bias = in->bias;
   char a[96], b[96];
@@ -133,7 +133,7 @@ static gb_status check_linear_shapes(gb_call *call) {
   return GB_OK;
 }
 
-static gb_status linear_cross_entropy_check(gb_call *call) {
+static gb_status linear_cross_entropy_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, linear_cross_entropy)->x, *weight = GB_IN(call, linear_cross_entropy)->weight;
   const gb_tensor *bias = GB_IN(call, linear_cross_entropy)->bias;
   GB_TRY(gb_require_float(call, GB_IN_AT(linear_cross_entropy, x)));
@@ -343,7 +343,7 @@ GB_SAME_PAIR(binary_cross_entropy_with_logits);
 
 /* Element by element losses ask for equal shapes: broadcasting [n] against [n, 1] would compare every x with every
  * target. */
-static gb_status check_pair(gb_call *call) {
+static gb_status check_pair(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, mse_loss)->x, *target = GB_IN(call, mse_loss)->target;
   char a[96], b[96];
   GB_TRY(gb_require_float(call, GB_IN_AT(mse_loss, x)));
@@ -355,7 +355,7 @@ static gb_status check_pair(gb_call *call) {
 }
 
 /* The weight of binary_cross_entropy and the like broadcasts to the losses, not the losses to it. */
-static gb_status check_loss_weight(gb_call *call, int input) {
+static gb_status check_loss_weight(gb_op_call *call, int input) {
   const gb_tensor *x = GB_IN(call, mse_loss)->x, *weight = call->in[input];
   char a[96], b[96];
   bool fits = !weight || weight->ndim <= x->ndim;
@@ -372,13 +372,13 @@ static gb_status check_loss_weight(gb_call *call, int input) {
 
 /* x or the target of a loss in the wider dtype of both, so that no logarithm is taken in the narrower one. A bool or
  * integer target has the dtype of x, or numbers would make it float32. */
-static gb_tensor *operand_of(gb_chain *chain, const gb_call *call, gb_tensor *operand) {
+static gb_tensor *operand_of(gb_chain *chain, const gb_op_call *call, gb_tensor *operand) {
   gb_dtype x = (gb_dtype)GB_IN(call, mse_loss)->x->dtype, target = (gb_dtype)GB_IN(call, mse_loss)->target->dtype;
   return gb_chain_cast(chain, operand, gb_dtype_is_float(target) ? gb_promote(x, target) : x);
 }
 
 /* Reduce the losses, let go of the steps, and give the result to the call. */
-static gb_status reduced(gb_call *call, gb_chain *chain, gb_tensor *losses, const gb_attr *reduction) {
+static gb_status reduced(gb_op_call *call, gb_chain *chain, gb_tensor *losses, const gb_attr *reduction) {
   const gb_tensor *x = GB_IN(call, mse_loss)->x;
   bool batch = is_reduction(reduction, GB_WORD_batchmean);
   if (is_reduction(reduction, GB_WORD_mean)) losses = GB_CHAIN(chain, mean, .x = losses);
@@ -388,11 +388,11 @@ static gb_status reduced(gb_call *call, gb_chain *chain, gb_tensor *losses, cons
 }
 
 /* x - target. */
-static gb_tensor *difference(gb_chain *chain, const gb_call *call) {
+static gb_tensor *difference(gb_chain *chain, const gb_op_call *call) {
   return minus(chain, GB_IN(call, mse_loss)->x, GB_IN(call, mse_loss)->target);
 }
 
-static gb_status mse_loss(gb_call *call) {
+static gb_status mse_loss(gb_op_call *call) {
   gb_chain chain;
   GB_TRY(check_pair(call));
   gb_chain_begin(&chain, call->context);
@@ -400,7 +400,7 @@ static gb_status mse_loss(gb_call *call) {
   return reduced(call, &chain, losses, &GB_ATTRS(call, mse_loss)->reduction);
 }
 
-static gb_status l1_loss(gb_call *call) {
+static gb_status l1_loss(gb_op_call *call) {
   gb_chain chain;
   GB_TRY(check_pair(call));
   gb_chain_begin(&chain, call->context);
@@ -408,7 +408,7 @@ static gb_status l1_loss(gb_call *call) {
   return reduced(call, &chain, losses, &GB_ATTRS(call, l1_loss)->reduction);
 }
 
-static gb_status smooth_l1_loss(gb_call *call) {
+static gb_status smooth_l1_loss(gb_op_call *call) {
   gb_chain chain;
   double beta = GB_ATTRS(call, smooth_l1_loss)->beta.number;
   GB_TRY(check_pair(call));
@@ -425,7 +425,7 @@ static gb_status smooth_l1_loss(gb_call *call) {
 }
 
 /* (1 - y) x + (1 + (pos_weight - 1) y) log(1 + exp(-x)): the last factor is softplus(-x), which overflows nowhere. */
-static gb_status binary_cross_entropy_with_logits(gb_call *call) {
+static gb_status binary_cross_entropy_with_logits(gb_op_call *call) {
   const gb_in_binary_cross_entropy_with_logits *in = GB_IN(call, binary_cross_entropy_with_logits);
   gb_chain chain;
   GB_TRY(check_pair(call));
@@ -462,7 +462,7 @@ static gb_tensor *limited_log(gb_chain *chain, gb_op log, gb_tensor *x, double p
 }
 
 /* -(y log x + (1 - y) log(1 - x)) */
-static gb_status binary_cross_entropy(gb_call *call) {
+static gb_status binary_cross_entropy(gb_op_call *call) {
   gb_chain chain;
   const gb_in_binary_cross_entropy *in = GB_IN(call, binary_cross_entropy);
   GB_TRY(check_pair(call));
@@ -477,7 +477,7 @@ static gb_status binary_cross_entropy(gb_call *call) {
 }
 
 /* target * (log target - x), which is 0 where target is 0. */
-static gb_status kl_div(gb_call *call) {
+static gb_status kl_div(gb_op_call *call) {
   const gb_attrs_kl_div *attrs = GB_ATTRS(call, kl_div);
   gb_chain chain;
   GB_TRY(check_pair(call));

@@ -35,11 +35,11 @@ GB_SAME_PAIR(multilabel_soft_margin_loss, x, target);
 GB_SAME_PAIR(multi_margin_loss, x, target);
 GB_SAME_PAIR(sigmoid_focal_loss, x, target);
 GB_SAME_PAIR(dice_loss, x, target);
-static gb_tensor *first_of(const gb_call *call) { return GB_IN(call, huber_loss)->x; }
+static gb_tensor *first_of(const gb_op_call *call) { return GB_IN(call, huber_loss)->x; }
 enum { FIRST = GB_IN_AT(huber_loss, x), SECOND = GB_IN_AT(huber_loss, target) };
 
 /* An input is shaped like the first one. */
-static gb_status require_alike(gb_call *call, int input) {
+static gb_status require_alike(gb_op_call *call, int input) {
   const gb_tensor *x = first_of(call), *other = call->in[input];
   char a[96], b[96];
   if (same_sizes(x, other)) return GB_OK;
@@ -50,20 +50,20 @@ static gb_status require_alike(gb_call *call, int input) {
 }
 
 /* The first tensor is floating, and the second shaped like it. */
-static gb_status check_pair(gb_call *call) {
+static gb_status check_pair(gb_op_call *call) {
   GB_TRY(gb_require_float(call, FIRST));
   return require_alike(call, SECOND);
 }
 
 /* Three tensors of one shape, the first two of them floating. */
-static gb_status check_three(gb_call *call, int third) {
+static gb_status check_three(gb_op_call *call, int third) {
   GB_TRY(check_pair(call));
   GB_TRY(gb_require_float(call, SECOND));
   return require_alike(call, third);
 }
 
 /* x is [n, classes] or [classes], of some classes, and the target integers. */
-static gb_status check_classes(gb_call *call) {
+static gb_status check_classes(gb_op_call *call) {
   const gb_tensor *x = first_of(call);
   GB_TRY(gb_require_float(call, FIRST));
   GB_TRY(gb_require_integer(call, SECOND));
@@ -75,14 +75,14 @@ static gb_status check_classes(gb_call *call) {
 /* ====} */
 
 /* Reduce the losses and give the result to the call. */
-static gb_status reduced(gb_formula *f, gb_call *call, gb_tensor *losses, const gb_attr *reduction) {
+static gb_status reduced(gb_formula *f, gb_op_call *call, gb_tensor *losses, const gb_attr *reduction) {
   if (reduction->integer == GB_WORD_mean) losses = GB_CHAIN(&f->chain, mean, .x = losses);
   if (reduction->integer == GB_WORD_sum) losses = GB_CHAIN(&f->chain, sum, .x = losses);
   return gb_formula_end(f, call, losses);
 }
 
 /* The same of losses of whole rows; the mean of none is 0, as in PyTorch. */
-static gb_status reduced_rows(gb_formula *f, gb_call *call, gb_tensor *losses, const gb_attr *reduction) {
+static gb_status reduced_rows(gb_formula *f, gb_op_call *call, gb_tensor *losses, const gb_attr *reduction) {
   gb_attr sum = gb_attr_word(GB_WORD_sum);
   bool none = first_of(call)->numel == 0 && reduction->integer == GB_WORD_mean;
   return reduced(f, call, losses, none ? &sum : reduction);
@@ -91,7 +91,7 @@ static gb_status reduced_rows(gb_formula *f, gb_call *call, gb_tensor *losses, c
 /* {==== element by element ==== */
 
 /* 0.5 d^2 where |d| is below delta, delta (|d| - 0.5 delta) beyond. */
-static gb_status huber_loss(gb_call *call) {
+static gb_status huber_loss(gb_op_call *call) {
   const gb_in_huber_loss *in = GB_IN(call, huber_loss);
   double delta = GB_ATTRS(call, huber_loss)->delta.number;
   gb_formula f;
@@ -109,7 +109,7 @@ static gb_status huber_loss(gb_call *call) {
   return reduced(&f, call, losses, &GB_ATTRS(call, huber_loss)->reduction);
 }
 
-static gb_status soft_margin_loss(gb_call *call) {
+static gb_status soft_margin_loss(gb_op_call *call) {
   const gb_in_soft_margin_loss *in = GB_IN(call, soft_margin_loss);
   gb_formula f;
   GB_TRY(check_pair(call));
@@ -119,7 +119,7 @@ static gb_status soft_margin_loss(gb_call *call) {
 }
 
 /* A target that is neither 1 nor -1 gets both terms, as in PyTorch. */
-static gb_status hinge_embedding_loss(gb_call *call) {
+static gb_status hinge_embedding_loss(gb_op_call *call) {
   const gb_attrs_hinge_embedding_loss *attrs = GB_ATTRS(call, hinge_embedding_loss);
   gb_formula f;
   GB_TRY(check_pair(call));
@@ -132,7 +132,7 @@ static gb_status hinge_embedding_loss(gb_call *call) {
   return reduced(&f, call, losses, &attrs->reduction);
 }
 
-static gb_status margin_ranking_loss(gb_call *call) {
+static gb_status margin_ranking_loss(gb_op_call *call) {
   const gb_in_margin_ranking_loss *in = GB_IN(call, margin_ranking_loss);
   const gb_attrs_margin_ranking_loss *attrs = GB_ATTRS(call, margin_ranking_loss);
   gb_formula f;
@@ -150,7 +150,7 @@ static gb_tensor *stirling(gb_formula *f, gb_tensor *target) {
   return gb_filled(f, gb_plus(f, logs, gb_scaled(f, gb_log(f, gb_scaled(f, t, 2 * PI)), 0.5)), small, 0);
 }
 
-static gb_status poisson_nll_loss(gb_call *call) {
+static gb_status poisson_nll_loss(gb_op_call *call) {
   const gb_attrs_poisson_nll_loss *attrs = GB_ATTRS(call, poisson_nll_loss);
   gb_formula f;
   GB_TRY(check_pair(call));
@@ -166,7 +166,7 @@ static gb_status poisson_nll_loss(gb_call *call) {
 }
 
 /* var is a number, shaped like x, like x without its last dimension, or like x with a size of 1 somewhere. */
-static gb_status check_variance(gb_call *call) {
+static gb_status check_variance(gb_op_call *call) {
   const gb_in_gaussian_nll_loss *in = GB_IN(call, gaussian_nll_loss);
   const gb_tensor *x = in->x, *var = in->var;
   char a[96], b[96];
@@ -190,7 +190,7 @@ static gb_status check_variance(gb_call *call) {
 }
 
 /* The variance as it is divided by: at least eps, and NaN where it is negative. */
-static gb_tensor *variance(gb_formula *f, gb_call *call, double eps) {
+static gb_tensor *variance(gb_formula *f, gb_op_call *call, double eps) {
   const gb_in_gaussian_nll_loss *in = GB_IN(call, gaussian_nll_loss);
   if (in->var->wrapped) {
     double value = gb_number_of(in->var).number;
@@ -201,7 +201,7 @@ static gb_tensor *variance(gb_formula *f, gb_call *call, double eps) {
   return gb_filled(f, gb_at_least(f, var, eps), negative, (double)NAN);
 }
 
-static gb_status gaussian_nll_loss(gb_call *call) {
+static gb_status gaussian_nll_loss(gb_op_call *call) {
   const gb_in_gaussian_nll_loss *in = GB_IN(call, gaussian_nll_loss);
   const gb_attrs_gaussian_nll_loss *attrs = GB_ATTRS(call, gaussian_nll_loss);
   gb_formula f;
@@ -221,7 +221,7 @@ static gb_tensor *logits_loss(gb_formula *f, gb_tensor *x, gb_tensor *y) {
 }
 
 /* alpha_t (1 - p_t)^gamma times the cross-entropy; 1 - p_t = p + y - 2 p y. */
-static gb_status sigmoid_focal_loss(gb_call *call) {
+static gb_status sigmoid_focal_loss(gb_op_call *call) {
   const gb_attrs_sigmoid_focal_loss *attrs = GB_ATTRS(call, sigmoid_focal_loss);
   double alpha = attrs->alpha.number;
   gb_formula f;
@@ -243,7 +243,7 @@ static gb_status sigmoid_focal_loss(gb_call *call) {
 
 /* {==== one loss per sample ==== */
 
-static gb_status triplet_margin_loss(gb_call *call) {
+static gb_status triplet_margin_loss(gb_op_call *call) {
   const gb_in_triplet_margin_loss *in = GB_IN(call, triplet_margin_loss);
   const gb_attrs_triplet_margin_loss *attrs = GB_ATTRS(call, triplet_margin_loss);
   double p = attrs->p.number, eps = attrs->eps.number;
@@ -262,7 +262,7 @@ static gb_status triplet_margin_loss(gb_call *call) {
 }
 
 /* x1 and x2 [n, size] and target [n], or x1 and x2 [size] and target 0-d. */
-static gb_status check_cosine(gb_call *call) {
+static gb_status check_cosine(gb_op_call *call) {
   const gb_in_cosine_embedding_loss *in = GB_IN(call, cosine_embedding_loss);
   char a[96], b[96];
   GB_TRY(check_pair(call));
@@ -281,7 +281,7 @@ static gb_tensor *magnitude(gb_formula *f, gb_tensor *x, int dim) {
   return gb_shifted(f, gb_sum_of(f, gb_square(f, x), dim, dim), 1e-12);
 }
 
-static gb_status cosine_embedding_loss(gb_call *call) {
+static gb_status cosine_embedding_loss(gb_op_call *call) {
   const gb_in_cosine_embedding_loss *in = GB_IN(call, cosine_embedding_loss);
   const gb_attrs_cosine_embedding_loss *attrs = GB_ATTRS(call, cosine_embedding_loss);
   gb_formula f;
@@ -297,7 +297,7 @@ static gb_status cosine_embedding_loss(gb_call *call) {
   return reduced(&f, call, gb_plus(&f, alike, apart), &attrs->reduction);
 }
 
-static gb_status multilabel_soft_margin_loss(gb_call *call) {
+static gb_status multilabel_soft_margin_loss(gb_op_call *call) {
   const gb_in_multilabel_soft_margin_loss *in = GB_IN(call, multilabel_soft_margin_loss);
   const gb_tensor *weight = in->weight;
   gb_formula f;
@@ -320,7 +320,7 @@ static gb_status multilabel_soft_margin_loss(gb_call *call) {
 }
 
 /* Elements of a row are its classes j and i. Those of the target are what stands in front of its first -1. */
-static gb_status multilabel_margin_loss(gb_call *call) {
+static gb_status multilabel_margin_loss(gb_op_call *call) {
   const gb_in_multilabel_margin_loss *in = GB_IN(call, multilabel_margin_loss);
   gb_formula f;
   GB_TRY(check_classes(call));
@@ -353,7 +353,7 @@ static gb_tensor *picked(gb_formula *f, gb_tensor *x, gb_tensor *target) {
   return gb_scaled(f, negative, -1);
 }
 
-static gb_status multi_margin_loss(gb_call *call) {
+static gb_status multi_margin_loss(gb_op_call *call) {
   const gb_in_multi_margin_loss *in = GB_IN(call, multi_margin_loss);
   const gb_attrs_multi_margin_loss *attrs = GB_ATTRS(call, multi_margin_loss);
   gb_formula f;
@@ -379,7 +379,7 @@ static gb_status multi_margin_loss(gb_call *call) {
   return reduced_rows(&f, call, losses, &attrs->reduction);
 }
 
-static gb_status dice_loss(gb_call *call) {
+static gb_status dice_loss(gb_op_call *call) {
   const gb_attrs_dice_loss *attrs = GB_ATTRS(call, dice_loss);
   double smooth = attrs->smooth.number;
   gb_formula f;

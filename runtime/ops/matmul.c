@@ -24,7 +24,7 @@ static shapes shapes_of(const gb_tensor *a, const gb_tensor *b) {
   return s;
 }
 
-static gb_status require_floats(gb_call *call) {
+static gb_status require_floats(gb_op_call *call) {
   for (int i = 0; i < call->n_in; i++)
     if (call->in[i]) GB_TRY(gb_require_float(call, i));
   return GB_OK;
@@ -69,7 +69,7 @@ static gb_tensor *column_sums(gb_chain *chain, gb_tensor *x, gb_attr dtype) {
 /* {==== matmul ==== */
 
 /* The columns of x must be as many as the rows of y. */
-static gb_status check_inner(gb_call *call, const gb_tensor *x, const gb_tensor *y) {
+static gb_status check_inner(gb_op_call *call, const gb_tensor *x, const gb_tensor *y) {
   int64_t columns = x->shape[x->ndim - 1], rows = y->shape[y->ndim > 1 ? y->ndim - 2 : 0];
   if (columns == rows) return GB_OK;
   shapes s = shapes_of(x, y);
@@ -81,7 +81,7 @@ static gb_status check_inner(gb_call *call, const gb_tensor *x, const gb_tensor 
 
 /* x [..., m, k] @ y [..., k, n] -> z [..., m, n], batches broadcast. A vector x is one row, a vector y one column,
  * which z does not show. */
-static gb_status matmul_check(gb_call *call) {
+static gb_status matmul_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, matmul)->x, *y = GB_IN(call, matmul)->y;
   const gb_attr *given = &GB_ATTRS(call, matmul)->dtype;
   GB_TRY(require_floats(call));
@@ -164,7 +164,7 @@ static gb_status matmul_gradient(gb_grad_call *grad) {
 
 /* {==== composites ==== */
 
-static gb_status same_batches(gb_call *call, const gb_tensor *a, const gb_tensor *b) {
+static gb_status same_batches(gb_op_call *call, const gb_tensor *a, const gb_tensor *b) {
   if (a->shape[0] == b->shape[0]) return GB_OK;
   shapes s = shapes_of(a, b);
   return gb_call_fail(call, GB_ESHAPE, "the batches have %" PRId64 " and %" PRId64 " matrices (%s, %s); use matmul, "
@@ -181,7 +181,7 @@ GB_SAME_OPERANDS(mv);
 GB_SAME_OPERANDS(dot);
 
 /* matmul of operands with exactly these ranks. */
-static gb_status strict_product(gb_call *call, int x_ndim, int y_ndim) {
+static gb_status strict_product(gb_op_call *call, int x_ndim, int y_ndim) {
   gb_tensor *x = GB_IN(call, mm)->x, *y = GB_IN(call, mm)->y;
   GB_TRY(require_floats(call));
   GB_TRY(gb_require_ndim(call, GB_IN_AT(mm, x), x_ndim, x_ndim));
@@ -191,12 +191,12 @@ static gb_status strict_product(gb_call *call, int x_ndim, int y_ndim) {
   return GB_RUN(call->context, matmul, &GB_OUT(call, mm)->z, .x = x, .y = y);
 }
 
-static gb_status mm_compose(gb_call *call) { return strict_product(call, 2, 2); }
-static gb_status bmm_compose(gb_call *call) { return strict_product(call, 3, 3); }
-static gb_status mv_compose(gb_call *call) { return strict_product(call, 2, 1); }
-static gb_status dot_compose(gb_call *call) { return strict_product(call, 1, 1); }
+static gb_status mm_compose(gb_op_call *call) { return strict_product(call, 2, 2); }
+static gb_status bmm_compose(gb_op_call *call) { return strict_product(call, 3, 3); }
+static gb_status mv_compose(gb_op_call *call) { return strict_product(call, 2, 1); }
+static gb_status dot_compose(gb_op_call *call) { return strict_product(call, 1, 1); }
 
-static gb_status outer_compose(gb_call *call) {
+static gb_status outer_compose(gb_op_call *call) {
   const gb_in_outer *in = GB_IN(call, outer);
   GB_TRY(gb_require_ndim(call, GB_IN_AT(outer, x), 1, 1));
   GB_TRY(gb_require_ndim(call, GB_IN_AT(outer, y), 1, 1));
@@ -207,7 +207,7 @@ static gb_status outer_compose(gb_call *call) {
 }
 
 /* x must broadcast to the shape of a @ b, which has dimensions `rank`. */
-static gb_status check_addend(gb_call *call, int rank) {
+static gb_status check_addend(gb_op_call *call, int rank) {
   const gb_tensor *x = GB_IN(call, addmm)->x, *a = GB_IN(call, addmm)->a, *b = GB_IN(call, addmm)->b;
   GB_TRY(require_floats(call));
   GB_TRY(gb_require_ndim(call, GB_IN_AT(addmm, a), rank, rank));
@@ -227,7 +227,7 @@ static gb_status check_addend(gb_call *call, int rank) {
 }
 
 /* beta * x + alpha * (a @ b), in float32 and rounded once. beta 0 means that x is not looked at, NaN or not. */
-static gb_status add_product(gb_call *call, int rank) {
+static gb_status add_product(gb_op_call *call, int rank) {
   GB_TRY(check_addend(call, rank));
   const gb_in_addmm *in = GB_IN(call, addmm);
   double beta = GB_ATTRS(call, addmm)->beta.number, alpha = GB_ATTRS(call, addmm)->alpha.number;
@@ -248,19 +248,19 @@ _Static_assert(GB_IN_AT(addmm, x) == GB_IN_AT(baddbmm, x) && GB_IN_AT(addmm, a) 
 _Static_assert(GB_ATTR_AT(addmm, alpha) == GB_ATTR_AT(baddbmm, alpha) &&
                GB_ATTR_AT(addmm, beta) == GB_ATTR_AT(baddbmm, beta), "baddbmm is read as addmm");
 
-static gb_status addmm_compose(gb_call *call) { return add_product(call, 2); }
-static gb_status baddbmm_compose(gb_call *call) { return add_product(call, 3); }
+static gb_status addmm_compose(gb_op_call *call) { return add_product(call, 2); }
+static gb_status baddbmm_compose(gb_op_call *call) { return add_product(call, 3); }
 
 /* ====} */
 
 /* {==== linear ==== */
 
 /* linear and mlp begin with x. */
-static gb_tensor *x_of(const gb_call *call) { return GB_IN(call, linear)->x; }
+static gb_tensor *x_of(const gb_op_call *call) { return GB_IN(call, linear)->x; }
 _Static_assert(GB_IN_AT(linear, x) == GB_IN_AT(mlp, x), "x_of reads both");
 
 /* Layer `name`: weight [out, in] over `features` values that come from `source`, and bias [out] or absent. */
-static gb_status check_layer(gb_call *call, const char *name, int weight_at, int bias_at, int64_t features,
+static gb_status check_layer(gb_op_call *call, const char *name, int weight_at, int bias_at, int64_t features,
                              const char *source) {
   const gb_tensor *weight = call->in[weight_at], *bias = call->in[bias_at];
   GB_TRY(gb_require_ndim(call, weight_at, 2, 2));
@@ -279,7 +279,7 @@ static gb_status check_layer(gb_call *call, const char *name, int weight_at, int
 }
 
 /* x's shape with another last dimension. */
-static gb_status rows_output(gb_call *call, int output, int64_t features, gb_dtype dtype) {
+static gb_status rows_output(gb_op_call *call, int output, int64_t features, gb_dtype dtype) {
   const gb_tensor *x = x_of(call);
   int64_t shape[GB_MAX_NDIM];
   memcpy(shape, x->shape, (size_t)x->ndim * sizeof *shape);
@@ -289,7 +289,7 @@ static gb_status rows_output(gb_call *call, int output, int64_t features, gb_dty
 
 /* x [..., in], weight [out, in], bias [out] or absent -> y [..., out]. pre holds what the activation's derivative is
  * computed from: its argument, or y itself. */
-static gb_status linear_check(gb_call *call) {
+static gb_status linear_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, linear)->x, *weight = GB_IN(call, linear)->weight;
   gb_out_linear *made = GB_OUT(call, linear);
   gb_activation activation = gb_activation_of(&GB_ATTRS(call, linear)->activation);
@@ -452,7 +452,7 @@ static gb_status linear_gradient(gb_grad_call *grad) {
 /* {---- linear_backward ---- */
 
 /* A tensor has exactly this shape. */
-static gb_status check_shape(gb_call *call, int input, int ndim, const int64_t *shape) {
+static gb_status check_shape(gb_op_call *call, int input, int ndim, const int64_t *shape) {
   const gb_tensor *t = call->in[input];
   char a[96], b[96];
   if (!t || (t->ndim == ndim && !memcmp(t->shape, shape, sizeof *shape * (size_t)ndim))) return GB_OK;
@@ -465,7 +465,7 @@ static bool is_no_float(const gb_attr *dtype) { return dtype->given && !gb_dtype
 
 /* grad [..., out], x [..., in], weight [out, in], kept like x -> dx [..., in], dweight [out, in], dbias [out], those
  * that a dtype is given for. A sum that is added to has the dtype of float32 or float64. */
-static gb_status linear_backward_check(gb_call *call) {
+static gb_status linear_backward_check(gb_op_call *call) {
   const gb_in_linear_backward *in = GB_IN(call, linear_backward);
   const gb_attrs_linear_backward *attrs = GB_ATTRS(call, linear_backward);
   const gb_tensor *g = in->grad, *x = in->x, *weight = in->weight;
@@ -505,7 +505,7 @@ static gb_status linear_backward_check(gb_call *call) {
 /* x [..., in], weight1 [hidden, in], weight2 [out, hidden] -> y [..., out]. Kept is one [..., hidden]: pre, the
  * activation's argument, where its derivative needs that, and the activated layer is computed again in backward; else
  * hidden, its result. */
-static gb_status mlp_check(gb_call *call) {
+static gb_status mlp_check(gb_op_call *call) {
   const gb_in_mlp *in = GB_IN(call, mlp);
   const gb_tensor *x = in->x;
   bool argument = gb_activation_needs_argument(gb_activation_of(&GB_ATTRS(call, mlp)->activation));

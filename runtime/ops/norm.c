@@ -15,7 +15,7 @@
 static gb_dtype statistic_dtype(const gb_tensor *x) { return x->dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32; }
 
 /* A float tensor, or none, of the shape that another one implies. `rule` says which. */
-static gb_status check_like(gb_call *call, int input, int ndim, const int64_t *shape, const char *rule) {
+static gb_status check_like(gb_op_call *call, int input, int ndim, const int64_t *shape, const char *rule) {
   const gb_tensor *t = call->in[input];
   char has[96], wants[96];
   if (!t) return GB_OK;
@@ -36,7 +36,7 @@ LIKE_LAYER_NORM(rms_norm);
 LIKE_LAYER_NORM(add_layer_norm);
 
 /* Does the attribute `shape` name x's last dims? *outer: how many come before them. */
-static gb_status check_last_dims(gb_call *call, int *outer) {
+static gb_status check_last_dims(gb_op_call *call, int *outer) {
   const gb_tensor *x = GB_IN(call, layer_norm)->x;
   const gb_attr *shape = &GB_ATTRS(call, layer_norm)->shape;
   char has[96], wants[96];
@@ -56,7 +56,7 @@ static gb_status check_last_dims(gb_call *call, int *outer) {
 
 /* The dtype of y where it would naturally be x's: under autocast float32 or, as `out` asks, the scope's, rounded to
  * once, at the store. */
-static gb_status find_out(gb_call *call, gb_dtype natural, gb_dtype *dtype) {
+static gb_status find_out(gb_op_call *call, gb_dtype natural, gb_dtype *dtype) {
   bool lower = GB_ATTRS(call, layer_norm)->out.integer == GB_WORD_autocast;
   *dtype = lower && call->result != GB_DTYPE_NONE ? call->context->modes->lower : gb_call_dtype(call, natural);
   return GB_OK;
@@ -65,7 +65,7 @@ static gb_status find_out(gb_call *call, gb_dtype natural, gb_dtype *dtype) {
 static const char of_last_dims[] = "the dimensions that are normalised";
 
 /* x [..., shape], weight and bias [shape] or absent -> y like x; mean and rstd [...] are kept for backward. */
-static gb_status layer_norm_check(gb_call *call) {
+static gb_status layer_norm_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, layer_norm)->x;
   const gb_attr *shape = &GB_ATTRS(call, layer_norm)->shape;
   gb_dtype dtype;
@@ -81,7 +81,7 @@ static gb_status layer_norm_check(gb_call *call) {
 }
 
 /* x [..., shape], weight [shape] or absent -> y like x; rstd [...] is kept for backward. */
-static gb_status rms_norm_check(gb_call *call) {
+static gb_status rms_norm_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, rms_norm)->x;
   const gb_attr *shape = &GB_ATTRS(call, rms_norm)->shape;
   gb_dtype dtype;
@@ -96,7 +96,7 @@ static gb_status rms_norm_check(gb_call *call) {
 
 /* x and residual of one shape -> layer_norm of their sum as it was rounded, and the sum, in the dtype both promote to
  * or float32 under autocast. */
-static gb_status add_layer_norm_check(gb_call *call) {
+static gb_status add_layer_norm_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, add_layer_norm)->x, *residual = GB_IN(call, add_layer_norm)->residual;
   const gb_attr *shape = &GB_ATTRS(call, add_layer_norm)->shape;
   gb_dtype dtype;
@@ -126,7 +126,7 @@ SAME_PLACE(GB_OUT_AT, dweight);
 
 /* The shapes of grad, x, weight and statistics, which are the last inputs, fit each other; the statistics' dims are
  * those of x that are not normalised. */
-static gb_status check_backward(gb_call *call, int first_statistic, int *outer) {
+static gb_status check_backward(gb_op_call *call, int first_statistic, int *outer) {
   const gb_tensor *x = GB_IN(call, layer_norm_backward)->x;
   GB_TRY(gb_require_float(call, GB_IN_AT(layer_norm_backward, grad)));
   GB_TRY(gb_require_float(call, GB_IN_AT(layer_norm_backward, x)));
@@ -141,7 +141,7 @@ static gb_status check_backward(gb_call *call, int first_statistic, int *outer) 
 }
 
 /* dx in x's dtype, dweight if there is a weight. */
-static gb_status backward_outputs(gb_call *call, int outer) {
+static gb_status backward_outputs(gb_op_call *call, int outer) {
   const gb_in_layer_norm_backward *in = GB_IN(call, layer_norm_backward);
   const gb_tensor *x = in->x;
   GB_TRY(gb_call_output(call, GB_OUT_AT(layer_norm_backward, dx), x->ndim, x->shape, (gb_dtype)x->dtype));
@@ -151,7 +151,7 @@ static gb_status backward_outputs(gb_call *call, int outer) {
 }
 
 /* dbias too, if there was a bias. */
-static gb_status layer_norm_backward_check(gb_call *call) {
+static gb_status layer_norm_backward_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, layer_norm_backward)->x;
   int outer;
   GB_TRY(check_backward(call, GB_IN_AT(layer_norm_backward, mean), &outer));
@@ -161,7 +161,7 @@ static gb_status layer_norm_backward_check(gb_call *call) {
                         statistic_dtype(x));
 }
 
-static gb_status rms_norm_backward_check(gb_call *call) {
+static gb_status rms_norm_backward_check(gb_op_call *call) {
   int outer;
   GB_TRY(check_backward(call, GB_IN_AT(rms_norm_backward, rstd), &outer));
   return backward_outputs(call, outer);
@@ -292,7 +292,7 @@ static gb_status add_layer_norm_gradient(gb_grad_call *g) {
 static const char of_channels[] = "the channels, dimension 2 of x";
 
 /* A tensor of running statistics: a vector by channel that asks for no gradient, since it is written here. */
-static gb_status check_running(gb_call *call, int input) {
+static gb_status check_running(gb_op_call *call, int input) {
   const gb_tensor *t = call->in[input];
   if (!t) return GB_OK;
   GB_TRY(check_like(call, input, 1, GB_IN(call, batch_norm)->x->shape + 1, of_channels));
@@ -303,7 +303,7 @@ static gb_status check_running(gb_call *call, int input) {
 
 /* The statistics come from the batch, which must have two values per channel, or from the running ones, which must
  * exist. */
-static gb_status check_source(gb_call *call) {
+static gb_status check_source(gb_op_call *call) {
   const gb_in_batch_norm *in = GB_IN(call, batch_norm);
   const gb_tensor *x = in->x;
   char text[96];
@@ -318,7 +318,7 @@ static gb_status check_source(gb_call *call) {
 }
 
 /* x [n, c, ...], four vectors [c] or absent -> y like x, in x's layout; mean and rstd [c] are kept for backward. */
-static gb_status batch_norm_check(gb_call *call) {
+static gb_status batch_norm_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, batch_norm)->x;
   GB_TRY(gb_require_float(call, GB_IN_AT(batch_norm, x)));
   GB_TRY(gb_require_ndim(call, GB_IN_AT(batch_norm, x), 2, GB_MAX_NDIM));
@@ -334,7 +334,7 @@ static gb_status batch_norm_check(gb_call *call) {
 }
 
 /* grad, x, weight, mean, rstd -> dx like x, dweight if there is a weight, dbias. */
-static gb_status batch_norm_backward_check(gb_call *call) {
+static gb_status batch_norm_backward_check(gb_op_call *call) {
   const gb_in_batch_norm_backward *in = GB_IN(call, batch_norm_backward);
   const gb_tensor *x = in->x;
   GB_TRY(gb_require_float(call, GB_IN_AT(batch_norm_backward, grad)));
@@ -370,7 +370,7 @@ _Static_assert(GB_ATTR_AT(group_norm, out) == GB_ATTR_AT(layer_norm, out), "find
 
 /* x [n, c, ...] whose channels fall into groups of one size, weight and bias [c] or absent -> y in x's layout; mean and
  * rstd [n, groups] are kept for backward. */
-static gb_status group_norm_check(gb_call *call) {
+static gb_status group_norm_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, group_norm)->x;
   int64_t groups = GB_ATTRS(call, group_norm)->groups.integer;
   gb_dtype dtype;
@@ -391,7 +391,7 @@ static gb_status group_norm_check(gb_call *call) {
 }
 
 /* grad, x, weight, mean, rstd -> dx like x, dweight if there is a weight, dbias if there was a bias. */
-static gb_status group_norm_backward_check(gb_call *call) {
+static gb_status group_norm_backward_check(gb_op_call *call) {
   const gb_in_group_norm_backward *in = GB_IN(call, group_norm_backward);
   const gb_tensor *x = in->x, *mean = in->mean;
   GB_TRY(gb_require_float(call, GB_IN_AT(group_norm_backward, grad)));

@@ -55,7 +55,7 @@ static bool is_float(const gb_tensor *x) { return gb_dtype_is_float((gb_dtype)x-
 
 /* {==== sorted, and picked by rank ==== */
 
-static gb_status argsort_compose(gb_call *call) {
+static gb_status argsort_compose(gb_op_call *call) {
   const gb_attrs_argsort *attrs = GB_ATTRS(call, argsort);
   gb_out_sort made = { NULL };
   GB_TRY(GB_RUN(call->context, sort, &made.values, .x = GB_IN(call, argsort)->x, .dim = attrs->dim,
@@ -65,7 +65,7 @@ static gb_status argsort_compose(gb_call *call) {
   return GB_OK;
 }
 
-static gb_status msort_compose(gb_call *call) {
+static gb_status msort_compose(gb_op_call *call) {
   gb_out_sort made = { NULL };
   GB_TRY(GB_RUN(call->context, sort, &made.values, .x = GB_IN(call, msort)->x, .dim = gb_attr_int(0)));
   gb_tensor_release(made.indices);
@@ -89,7 +89,7 @@ static gb_tensor *position_of(gb_chain *chain, gb_tensor *values, int dim, int64
 }
 
 /* The element of a rank along dim and its index, or of all (named not given) the element alone. */
-static gb_status pick_rank(gb_call *call, const gb_attr *named, bool keepdim, rank rule, int64_t k) {
+static gb_status pick_rank(gb_op_call *call, const gb_attr *named, bool keepdim, rank rule, int64_t k) {
   gb_tensor *x = GB_IN(call, kthvalue)->x, *indices;
   gb_out_kthvalue *out = GB_OUT(call, kthvalue);
   int dim = 0, ndim = x->ndim;
@@ -122,25 +122,25 @@ _Static_assert(GB_OUT_AT(median, indices) == GB_OUT_AT(kthvalue, indices) &&
                GB_OUT_AT(nanmedian, indices) == GB_OUT_AT(kthvalue, indices),
                "read as kthvalue");
 
-static gb_status kthvalue_compose(gb_call *call) {
+static gb_status kthvalue_compose(gb_op_call *call) {
   const gb_attrs_kthvalue *attrs = GB_ATTRS(call, kthvalue);
   gb_attr dim = attrs->dim;
   dim.given = true;
   return pick_rank(call, &dim, attrs->keepdim.integer, RANK_K, attrs->k.integer);
 }
 
-static gb_status median_compose(gb_call *call) {
+static gb_status median_compose(gb_op_call *call) {
   const gb_attrs_median *attrs = GB_ATTRS(call, median);
   return pick_rank(call, &attrs->dim, attrs->keepdim.integer, RANK_MIDDLE, 0);
 }
 
-static gb_status nanmedian_compose(gb_call *call) {
+static gb_status nanmedian_compose(gb_op_call *call) {
   const gb_attrs_nanmedian *attrs = GB_ATTRS(call, nanmedian);
   return pick_rank(call, &attrs->dim, attrs->keepdim.integer, RANK_MIDDLE_OF_NUMBERS, 0);
 }
 
 /* Of the sorted elements, how long the run is that ends at each: its position less that of the last start. */
-static gb_status mode_compose(gb_call *call) {
+static gb_status mode_compose(gb_op_call *call) {
   const gb_attrs_mode *attrs = GB_ATTRS(call, mode);
   gb_tensor *x = GB_IN(call, mode)->x, *indices, *starts_at = NULL;
   gb_out_mode *out = GB_OUT(call, mode);
@@ -184,7 +184,7 @@ static gb_status mode_compose(gb_call *call) {
 /* {==== quantiles ==== */
 
 /* All of q lies in 0 .. 1. */
-static gb_status check_q(gb_call *call, gb_tensor *q) {
+static gb_status check_q(gb_op_call *call, gb_tensor *q) {
   gb_tensor *fits = NULL;
   gb_chain chain;
   gb_chain_begin(&chain, call->context);
@@ -227,7 +227,7 @@ static gb_tensor *between(gb_chain *chain, gb_tensor *values, gb_tensor *ranks, 
   return GB_CHAIN(chain, lerp, .x = below, .y = above, .weight = weight);
 }
 
-static gb_status quantile_of(gb_call *call, bool ignore_nan) {
+static gb_status quantile_of(gb_op_call *call, bool ignore_nan) {
   const gb_attrs_quantile *attrs = GB_ATTRS(call, quantile);
   gb_tensor *x = GB_IN(call, quantile)->x, *q = GB_IN(call, quantile)->q, *indices, *values = x;
   int dim = 0, count = 0, ndim = x->ndim;
@@ -265,8 +265,8 @@ static gb_status quantile_of(gb_call *call, bool ignore_nan) {
 }
 _Static_assert(GB_ATTR_AT(nanquantile, interpolation) == GB_ATTR_AT(quantile, interpolation), "read as quantile");
 
-static gb_status quantile_compose(gb_call *call) { return quantile_of(call, false); }
-static gb_status nanquantile_compose(gb_call *call) { return quantile_of(call, true); }
+static gb_status quantile_compose(gb_op_call *call) { return quantile_of(call, false); }
+static gb_status nanquantile_compose(gb_op_call *call) { return quantile_of(call, true); }
 
 /* ====} */
 
@@ -291,7 +291,7 @@ static gb_tensor *positions(gb_chain *chain, gb_tensor *line, gb_tensor *values,
 }
 
 /* Positions of values of any shape in a vector; else rows of both match. */
-static gb_status find_positions(gb_call *call, gb_tensor *line, gb_tensor *values, bool right, gb_tensor **out) {
+static gb_status find_positions(gb_op_call *call, gb_tensor *line, gb_tensor *values, bool right, gb_tensor **out) {
   char a[96], b[96];
   bool fits = line->ndim == 1 || (line->ndim == values->ndim && line->ndim > 0);
   for (int i = 0; fits && line->ndim > 1 && i + 1 < line->ndim; i++) fits = line->shape[i] == values->shape[i];
@@ -306,13 +306,13 @@ static gb_status find_positions(gb_call *call, gb_tensor *line, gb_tensor *value
   return gb_chain_end(&chain, shaped(&chain, found, values->ndim, values->shape), out);
 }
 
-static gb_status searchsorted_compose(gb_call *call) {
+static gb_status searchsorted_compose(gb_op_call *call) {
   const gb_in_searchsorted *in = GB_IN(call, searchsorted);
   bool right = GB_ATTRS(call, searchsorted)->right.integer;
   return find_positions(call, in->x, in->values, right, &GB_OUT(call, searchsorted)->indices);
 }
 
-static gb_status bucketize_compose(gb_call *call) {
+static gb_status bucketize_compose(gb_op_call *call) {
   const gb_in_bucketize *in = GB_IN(call, bucketize);
   GB_TRY(gb_require_ndim(call, GB_IN_AT(bucketize, boundaries), 1, 1));
   bool right = GB_ATTRS(call, bucketize)->right.integer;
@@ -320,7 +320,7 @@ static gb_status bucketize_compose(gb_call *call) {
 }
 
 /* The first of the sorted values that is not smaller is equal, or none is. */
-static gb_status isin_compose(gb_call *call) {
+static gb_status isin_compose(gb_op_call *call) {
   gb_tensor *x = GB_IN(call, isin)->x, *values = GB_IN(call, isin)->values, *order, *y;
   bool invert = GB_ATTRS(call, isin)->invert.integer;
   gb_chain chain;
@@ -354,7 +354,7 @@ static gb_tensor *tally(gb_chain *chain, gb_tensor *index, gb_tensor *weights, i
   return GB_CHAIN(chain, index_add, .x = none, .dim = gb_attr_int(0), .index = index, .source = weights);
 }
 
-static gb_status bincount_compose(gb_call *call) {
+static gb_status bincount_compose(gb_op_call *call) {
   gb_tensor *x = GB_IN(call, bincount)->x, *weights = GB_IN(call, bincount)->weights;
   int64_t n = GB_ATTRS(call, bincount)->minlength.integer, most = -1, least = 0;
   GB_TRY(gb_require_integer(call, GB_IN_AT(bincount, x)));
@@ -385,7 +385,7 @@ static void read_span(gb_chain *chain, gb_tensor *x, double *least, double *most
   if (chain->status == GB_OK) chain->status = gb_tensor_item(high, most, &whole);
 }
 
-static gb_status histc_compose(gb_call *call) {
+static gb_status histc_compose(gb_op_call *call) {
   const gb_attrs_histc *attrs = GB_ATTRS(call, histc);
   gb_tensor *x = GB_IN(call, histc)->x;
   int64_t bins = attrs->bins.integer;
@@ -410,13 +410,13 @@ static gb_status histc_compose(gb_call *call) {
 }
 
 /* Give a chain's tensor to the next output that is asked for. */
-static void hand_out(gb_call *call, gb_chain *chain, int *output, gb_tensor *made) {
+static void hand_out(gb_op_call *call, gb_chain *chain, int *output, gb_tensor *made) {
   if (chain->status == GB_OK) gb_tensor_retain(call->out[(*output)++] = made);
 }
 
 /* Runs of equal elements in a vector: their first elements, and if asked for the number of each element's run and the
  * lengths. `order` (NULL: none) says where the vector's elements stand in x. */
-static gb_status runs_of(gb_call *call, gb_chain *chain, gb_tensor *line, gb_tensor *order) {
+static gb_status runs_of(gb_op_call *call, gb_chain *chain, gb_tensor *line, gb_tensor *order) {
   const gb_attrs_unique *attrs = GB_ATTRS(call, unique);
   gb_tensor *x = GB_IN(call, unique)->x;
   int64_t n = x->numel, one = n > 0;
@@ -443,7 +443,7 @@ static gb_status runs_of(gb_call *call, gb_chain *chain, gb_tensor *line, gb_ten
 }
 _Static_assert(GB_ATTR_AT(unique_consecutive, return_counts) == GB_ATTR_AT(unique, return_counts), "read as unique");
 
-static gb_status unique_compose(gb_call *call) {
+static gb_status unique_compose(gb_op_call *call) {
   gb_tensor *order;
   gb_chain chain;
   gb_chain_begin(&chain, call->context);
@@ -451,7 +451,7 @@ static gb_status unique_compose(gb_call *call) {
   return runs_of(call, &chain, line, order);
 }
 
-static gb_status unique_consecutive_compose(gb_call *call) {
+static gb_status unique_consecutive_compose(gb_op_call *call) {
   gb_chain chain;
   gb_chain_begin(&chain, call->context);
   return runs_of(call, &chain, flat(&chain, GB_IN(call, unique_consecutive)->x), NULL);
@@ -471,7 +471,7 @@ static gb_tensor *covariances(gb_chain *chain, gb_tensor *x, double divisor) {
 }
 
 /* x as rows of observations; a vector is one row, and gives a scalar. */
-static gb_status rows_of(gb_call *call, int64_t *shape) {
+static gb_status rows_of(gb_op_call *call, int64_t *shape) {
   const gb_tensor *x = GB_IN(call, cov)->x;
   GB_TRY(gb_require_float(call, GB_IN_AT(cov, x)));
   GB_TRY(gb_require_ndim(call, GB_IN_AT(cov, x), 0, 2));
@@ -480,7 +480,7 @@ static gb_status rows_of(gb_call *call, int64_t *shape) {
   return GB_OK;
 }
 
-static gb_status cov_compose(gb_call *call) {
+static gb_status cov_compose(gb_op_call *call) {
   int64_t shape[2];
   gb_tensor *x = GB_IN(call, cov)->x;
   GB_TRY(rows_of(call, shape));
@@ -492,7 +492,7 @@ static gb_status cov_compose(gb_call *call) {
   return gb_chain_end(&chain, y, &GB_OUT(call, cov)->y);
 }
 
-static gb_status corrcoef_compose(gb_call *call) {
+static gb_status corrcoef_compose(gb_op_call *call) {
   int64_t shape[2];
   GB_TRY(rows_of(call, shape));
   gb_chain chain;

@@ -100,7 +100,7 @@ static best largest_of_volumes(gb_chain *chain, gb_tensor *x, const max_windows 
 }
 
 /* Every pooling begins with x, floats of so many dimensions. */
-static gb_status check_x(gb_call *call, int ndim) {
+static gb_status check_x(gb_op_call *call, int ndim) {
   GB_TRY(gb_require_ndim(call, 0, ndim, ndim));
   GB_TRY(gb_require_float(call, 0));
   const gb_tensor *x = GB_IN(call, max_pool1d)->x;
@@ -130,7 +130,7 @@ GB_BEGINS_WITH_X(max_unpool3d);
 
 /* {==== Maxima ==== */
 
-gb_status gb_max_pool1d_compose(gb_call *call) {
+gb_status gb_max_pool1d_compose(gb_op_call *call) {
   const gb_attrs_max_pool1d *a = GB_ATTRS(call, max_pool1d);
   GB_TRY(check_x(call, 3));
   const max_windows w = { pair_at(&a->kernel_size, 1, 0), pair_at(&a->stride, 1, 0), pair_at(&a->padding, 0, 0),
@@ -142,7 +142,7 @@ gb_status gb_max_pool1d_compose(gb_call *call) {
   return end_both(&chain, b, &GB_OUT(call, max_pool1d)->y, &GB_OUT(call, max_pool1d)->indices);
 }
 
-gb_status gb_adaptive_max_pool1d_compose(gb_call *call) {
+gb_status gb_adaptive_max_pool1d_compose(gb_op_call *call) {
   const gb_attrs_adaptive_max_pool1d *a = GB_ATTRS(call, adaptive_max_pool1d);
   GB_TRY(check_x(call, 3));
   const max_windows w = { .size = pair_at(&a->size, 1, 0) };
@@ -153,7 +153,7 @@ gb_status gb_adaptive_max_pool1d_compose(gb_call *call) {
   return end_both(&chain, b, &GB_OUT(call, adaptive_max_pool1d)->y, &GB_OUT(call, adaptive_max_pool1d)->indices);
 }
 
-gb_status gb_max_pool3d_compose(gb_call *call) {
+gb_status gb_max_pool3d_compose(gb_op_call *call) {
   const gb_attrs_max_pool3d *a = GB_ATTRS(call, max_pool3d);
   GB_TRY(check_x(call, 5));
   const max_windows images = { image_of(&a->kernel_size), image_of(&a->stride), image_of(&a->padding),
@@ -166,7 +166,7 @@ gb_status gb_max_pool3d_compose(gb_call *call) {
   return end_both(&chain, b, &GB_OUT(call, max_pool3d)->y, &GB_OUT(call, max_pool3d)->indices);
 }
 
-gb_status gb_adaptive_max_pool3d_compose(gb_call *call) {
+gb_status gb_adaptive_max_pool3d_compose(gb_op_call *call) {
   const gb_attrs_adaptive_max_pool3d *a = GB_ATTRS(call, adaptive_max_pool3d);
   GB_TRY(check_x(call, 5));
   const max_windows images = { .size = image_of(&a->size) }, depth = { .size = depth_of(&a->size, 1) };
@@ -192,7 +192,7 @@ gb_status gb_scatter_places(gb_context *c, gb_tensor *grad, gb_tensor *places, c
 
 /* {==== Means ==== */
 
-gb_status gb_avg_pool1d_compose(gb_call *call) {
+gb_status gb_avg_pool1d_compose(gb_op_call *call) {
   const gb_attrs_avg_pool1d *a = GB_ATTRS(call, avg_pool1d);
   GB_TRY(check_x(call, 3));
   gb_chain chain;
@@ -205,7 +205,7 @@ gb_status gb_avg_pool1d_compose(gb_call *call) {
 }
 
 /* A divisor that is given divides in the second step, and the first one sums. */
-gb_status gb_avg_pool3d_compose(gb_call *call) {
+gb_status gb_avg_pool3d_compose(gb_op_call *call) {
   gb_tensor *x = GB_IN(call, avg_pool3d)->x;
   const gb_attrs_avg_pool3d *a = GB_ATTRS(call, avg_pool3d);
   GB_TRY(check_x(call, 5));
@@ -228,7 +228,7 @@ gb_status gb_avg_pool3d_compose(gb_call *call) {
   return gb_chain_end(&chain, gb_chain_cast(&chain, y, (gb_dtype)x->dtype), &GB_OUT(call, avg_pool3d)->y);
 }
 
-gb_status gb_adaptive_avg_pool1d_compose(gb_call *call) {
+gb_status gb_adaptive_avg_pool1d_compose(gb_op_call *call) {
   GB_TRY(check_x(call, 3));
   gb_chain chain;
   gb_chain_begin(&chain, call->context);
@@ -237,7 +237,7 @@ gb_status gb_adaptive_avg_pool1d_compose(gb_call *call) {
   return gb_chain_end(&chain, without_row(&chain, y), &GB_OUT(call, adaptive_avg_pool1d)->y);
 }
 
-gb_status gb_adaptive_avg_pool3d_compose(gb_call *call) {
+gb_status gb_adaptive_avg_pool3d_compose(gb_op_call *call) {
   gb_tensor *x = GB_IN(call, adaptive_avg_pool3d)->x;
   GB_TRY(check_x(call, 5));
   const gb_attr *size = &GB_ATTRS(call, adaptive_avg_pool3d)->size;
@@ -267,7 +267,7 @@ static gb_tensor *norms(gb_chain *chain, gb_tensor *x, double p, gb_attr kernel,
   return gb_chain_number(chain, GB_OP_pow, sum, 1 / p);
 }
 
-gb_status gb_lp_pool1d_compose(gb_call *call) {
+gb_status gb_lp_pool1d_compose(gb_op_call *call) {
   const gb_attrs_lp_pool1d *a = GB_ATTRS(call, lp_pool1d);
   GB_TRY(check_x(call, 3));
   gb_chain chain;
@@ -277,7 +277,7 @@ gb_status gb_lp_pool1d_compose(gb_call *call) {
   return gb_chain_end(&chain, without_row(&chain, y), &GB_OUT(call, lp_pool1d)->y);
 }
 
-gb_status gb_lp_pool2d_compose(gb_call *call) {
+gb_status gb_lp_pool2d_compose(gb_op_call *call) {
   const gb_attrs_lp_pool2d *a = GB_ATTRS(call, lp_pool2d);
   GB_TRY(check_x(call, 4));
   gb_chain chain;
@@ -296,7 +296,7 @@ typedef struct unpool { int dims; const gb_attr *kernel_size, *stride, *padding,
   ((unpool){ dims, &(attrs)->kernel_size, &(attrs)->stride, &(attrs)->padding, &(attrs)->output_size })
 
 /* The shape of the result: output_size, within a stride of what the windows say. */
-static gb_status unpooled_shape(gb_call *call, const unpool *u, const gb_tensor *x, int64_t *shape) {
+static gb_status unpooled_shape(gb_op_call *call, const unpool *u, const gb_tensor *x, int64_t *shape) {
   const gb_attr *stride = u->stride->given ? u->stride : u->kernel_size;
   shape[0] = x->shape[0], shape[1] = x->shape[1];
   for (int i = 0; i < u->dims; i++) {
@@ -314,7 +314,7 @@ static gb_status unpooled_shape(gb_call *call, const unpool *u, const gb_tensor 
 }
 
 /* Elements of all planes go into one vector of zeros. An index outside its plane becomes one outside the vector. */
-static gb_status unpool_compose(gb_call *call, const unpool *u) {
+static gb_status unpool_compose(gb_op_call *call, const unpool *u) {
   gb_tensor *x = GB_IN(call, max_unpool2d)->x, *indices = GB_IN(call, max_unpool2d)->indices;
   int64_t shape[5], each = 1, from = 1;
   char a[96], b[96];
@@ -349,13 +349,13 @@ static gb_status unpool_compose(gb_call *call, const unpool *u) {
 _Static_assert(GB_IN_AT(max_unpool1d, indices) == GB_IN_AT(max_unpool2d, indices) &&
                GB_IN_AT(max_unpool3d, indices) == GB_IN_AT(max_unpool2d, indices), "read as max_unpool2d");
 
-gb_status gb_max_unpool1d_compose(gb_call *call) {
+gb_status gb_max_unpool1d_compose(gb_op_call *call) {
   return unpool_compose(call, &UNPOOL(1, GB_ATTRS(call, max_unpool1d)));
 }
-gb_status gb_max_unpool2d_compose(gb_call *call) {
+gb_status gb_max_unpool2d_compose(gb_op_call *call) {
   return unpool_compose(call, &UNPOOL(2, GB_ATTRS(call, max_unpool2d)));
 }
-gb_status gb_max_unpool3d_compose(gb_call *call) {
+gb_status gb_max_unpool3d_compose(gb_op_call *call) {
   return unpool_compose(call, &UNPOOL(3, GB_ATTRS(call, max_unpool3d)));
 }
 

@@ -21,7 +21,7 @@ static gb_tensor *permuted(gb_chain *chain, gb_tensor *x, int ndim, const int64_
 
 static gb_tensor *times(gb_chain *chain, gb_tensor *x, gb_tensor *y) { return GB_CHAIN(chain, mul, .x = x, .y = y); }
 
-static gb_status shape_error(gb_call *call, const char *what, const gb_tensor *x, const gb_tensor *y) {
+static gb_status shape_error(gb_op_call *call, const char *what, const gb_tensor *x, const gb_tensor *y) {
   char a[96], b[96];
   return gb_call_fail(call, GB_ESHAPE, "x is %s, y %s: %s", gb_shape_text(x->ndim, x->shape, a, sizeof a),
                       gb_shape_text(y->ndim, y->shape, b, sizeof b), what);
@@ -37,7 +37,7 @@ typedef struct operand { gb_tensor *x; int ndim, label[GB_MAX_NDIM]; } operand;
 
 /* What an equation says and what is left of it. */
 typedef struct plan {
-  gb_call *call;
+  gb_op_call *call;
   gb_chain chain;
   int count[LABELS];     /* in how many places of the operands the label stands that are still to come */
   bool kept[LABELS];     /* in the result */
@@ -289,7 +289,7 @@ static gb_status einsum_run(plan *p, const char *equation, gb_tensor **xs, int c
   return sum_unused(p, result, NULL);
 }
 
-static gb_status einsum_compose(gb_call *call) {
+static gb_status einsum_compose(gb_op_call *call) {
   plan p = { .call = call };
   operand result = { .x = NULL };
   gb_chain_begin(&p.chain, call->context);
@@ -322,7 +322,7 @@ static gb_tensor *contracted(gb_chain *chain, gb_tensor *x, gb_tensor *y, const 
 }
 
 /* Which dims meet: the last of x and the first of y, or those that are named. */
-static gb_status tensordot_dims(gb_call *call, int *x_dims, int *y_dims, int *n) {
+static gb_status tensordot_dims(gb_op_call *call, int *x_dims, int *y_dims, int *n) {
   const gb_attrs_tensordot *attrs = GB_ATTRS(call, tensordot);
   gb_tensor *x = GB_IN(call, tensordot)->x, *y = GB_IN(call, tensordot)->y;
   if (attrs->x_dims.given != attrs->y_dims.given)
@@ -347,7 +347,7 @@ static gb_status tensordot_dims(gb_call *call, int *x_dims, int *y_dims, int *n)
   return GB_OK;
 }
 
-static gb_status tensordot_compose(gb_call *call) {
+static gb_status tensordot_compose(gb_op_call *call) {
   gb_tensor *x = GB_IN(call, tensordot)->x, *y = GB_IN(call, tensordot)->y;
   int x_dims[GB_MAX_NDIM], y_dims[GB_MAX_NDIM], n = 0;
   GB_TRY(gb_require_float(call, GB_IN_AT(tensordot, x)));
@@ -363,7 +363,7 @@ static gb_status tensordot_compose(gb_call *call) {
   return gb_chain_end(&chain, contracted(&chain, x, y, x_dims, y_dims, n), &GB_OUT(call, tensordot)->z);
 }
 
-static gb_status inner_compose(gb_call *call) {
+static gb_status inner_compose(gb_op_call *call) {
   gb_tensor *x = GB_IN(call, inner)->x, *y = GB_IN(call, inner)->y;
   gb_chain chain;
   gb_chain_begin(&chain, call->context);
@@ -378,16 +378,16 @@ static gb_status inner_compose(gb_call *call) {
   return gb_chain_end(&chain, z, &GB_OUT(call, inner)->z);
 }
 
-static gb_status vdot_compose(gb_call *call) {
+static gb_status vdot_compose(gb_op_call *call) {
   return GB_RUN(call->context, dot, &GB_OUT(call, vdot)->z, .x = GB_IN(call, vdot)->x, .y = GB_IN(call, vdot)->y);
 }
 
-static gb_status ger_compose(gb_call *call) {
+static gb_status ger_compose(gb_op_call *call) {
   return GB_RUN(call->context, outer, &GB_OUT(call, ger)->z, .x = GB_IN(call, ger)->x, .y = GB_IN(call, ger)->y);
 }
 
 /* Every dim of x beside the same of y, which becomes one. */
-static gb_status kron_compose(gb_call *call) {
+static gb_status kron_compose(gb_op_call *call) {
   gb_tensor *x = GB_IN(call, kron)->x, *y = GB_IN(call, kron)->y;
   int ndim = x->ndim > y->ndim ? x->ndim : y->ndim;
   int64_t wide[GB_MAX_NDIM], narrow[GB_MAX_NDIM], shape[GB_MAX_NDIM];
@@ -411,7 +411,7 @@ static gb_tensor *turned(gb_chain *chain, gb_tensor *x, int64_t dim, int64_t by)
   return GB_CHAIN(chain, roll, .x = x, .shifts = gb_attr_ints(1, &by), .dim = gb_attr_ints(1, &dim));
 }
 
-static gb_status cross_compose(gb_call *call) {
+static gb_status cross_compose(gb_op_call *call) {
   gb_tensor *x = GB_IN(call, cross)->x, *y = GB_IN(call, cross)->y;
   const gb_attr *named = &GB_ATTRS(call, cross)->dim;
   int dim = 0;
@@ -439,7 +439,7 @@ _Static_assert(GB_IN_AT(addr, b) == GB_IN_AT(addmv, b) && GB_IN_AT(addbmm, b) ==
                "read as addmv");
 
 /* beta * x + alpha * product, rounded once; beta 0 means that x is not looked at, NaN or not. */
-static gb_status add_scaled(gb_call *call, gb_chain *chain, gb_tensor *z, int ndim, const int64_t *shape,
+static gb_status add_scaled(gb_op_call *call, gb_chain *chain, gb_tensor *z, int ndim, const int64_t *shape,
                             gb_dtype dtype) {
   const gb_attrs_addmv *attrs = GB_ATTRS(call, addmv);
   gb_tensor *x = GB_IN(call, addmv)->x;
@@ -464,7 +464,7 @@ static gb_status add_scaled(gb_call *call, gb_chain *chain, gb_tensor *z, int nd
 }
 
 /* Floating tensors of these ranks. */
-static gb_status check_terms(gb_call *call, int a_ndim, int b_ndim) {
+static gb_status check_terms(gb_op_call *call, int a_ndim, int b_ndim) {
   for (int i = GB_IN_AT(addmv, x); i <= GB_IN_AT(addmv, b); i++) GB_TRY(gb_require_float(call, i));
   GB_TRY(gb_require_ndim(call, GB_IN_AT(addmv, a), a_ndim, a_ndim));
   return gb_require_ndim(call, GB_IN_AT(addmv, b), b_ndim, b_ndim);
@@ -473,7 +473,7 @@ static gb_status check_terms(gb_call *call, int a_ndim, int b_ndim) {
 /* What products are kept in until they are rounded. */
 static gb_dtype wide_dtype(gb_dtype dtype) { return dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32; }
 
-static gb_status addmv_compose(gb_call *call) {
+static gb_status addmv_compose(gb_op_call *call) {
   const gb_in_addmv *in = GB_IN(call, addmv);
   GB_TRY(check_terms(call, 2, 1));
   gb_dtype dtype = gb_result_type(call->in, 3);
@@ -483,7 +483,7 @@ static gb_status addmv_compose(gb_call *call) {
   return add_scaled(call, &chain, z, 1, in->a->shape, dtype);
 }
 
-static gb_status addr_compose(gb_call *call) {
+static gb_status addr_compose(gb_op_call *call) {
   const gb_in_addr *in = GB_IN(call, addr);
   GB_TRY(check_terms(call, 1, 1));
   gb_dtype dtype = gb_result_type(call->in, 3);
@@ -495,7 +495,7 @@ static gb_status addr_compose(gb_call *call) {
 }
 
 /* The sum over the batch is part of the product. */
-static gb_status addbmm_compose(gb_call *call) {
+static gb_status addbmm_compose(gb_op_call *call) {
   const gb_in_addbmm *in = GB_IN(call, addbmm);
   GB_TRY(check_terms(call, 3, 3));
   if (in->a->shape[0] != in->b->shape[0] || in->a->shape[2] != in->b->shape[1])

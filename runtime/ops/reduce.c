@@ -32,7 +32,7 @@ _Static_assert(GB_OUT_AT(log_softmax_backward, dx) == GB_OUT_AT(softmax_backward
 /* {==== checks ==== */
 
 /* Every dim that the caller named is in range of a tensor of so many dims, and named once. */
-static gb_status check_dims(gb_call *call, int ndim) {
+static gb_status check_dims(gb_op_call *call, int ndim) {
   const gb_attr *dims = gb_reduce_attr(call->info, call->attrs, GB_ARG_DIMS),
       *dim = gb_reduce_attr(call->info, call->attrs, GB_ARG_DIM);
   int at;
@@ -48,7 +48,7 @@ static gb_status check_dims(gb_call *call, int ndim) {
 }
 
 /* Allocate output i: x without the reduced dims, or with them of size 1. */
-static gb_status reduced_output(gb_call *call, int i, gb_dtype dtype) {
+static gb_status reduced_output(gb_op_call *call, int i, gb_dtype dtype) {
   const gb_tensor *x = GB_IN(call, sum)->x;
   uint32_t mask = gb_reduce_mask(call->info, call->attrs, x->ndim);
   bool keepdim = gb_reduce_keepdim(call->info, call->attrs);
@@ -62,7 +62,7 @@ static gb_status reduced_output(gb_call *call, int i, gb_dtype dtype) {
 }
 
 /* A maximum of zero elements does not exist: fail if the result would come from no elements. */
-static gb_status require_elements(gb_call *call) {
+static gb_status require_elements(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, sum)->x;
   uint32_t mask = gb_reduce_mask(call->info, call->attrs, x->ndim);
   int64_t outputs = gb_reduce_length(~mask, x->ndim, x->shape);
@@ -74,20 +74,20 @@ static gb_status require_elements(gb_call *call) {
 }
 
 /* The dtype of sums: the one named, else int64 for integers, else x's. */
-static gb_dtype sum_dtype(const gb_call *call) {
+static gb_dtype sum_dtype(const gb_op_call *call) {
   gb_dtype named = gb_reduce_dtype(call->info, call->attrs), dtype = (gb_dtype)GB_IN(call, sum)->x->dtype;
   if (named != GB_DTYPE_NONE) return named;
   return gb_dtype_is_float(dtype) ? gb_call_dtype(call, dtype) : GB_INT64;
 }
 
 /* sum and prod. */
-static gb_status sum_check(gb_call *call) {
+static gb_status sum_check(gb_op_call *call) {
   GB_TRY(check_dims(call, GB_IN(call, sum)->x->ndim));
   return reduced_output(call, Y, sum_dtype(call));
 }
 
 /* A floating result of a floating x or, where the caller names one, of any x. */
-static gb_status float_dtype(gb_call *call, gb_dtype *out) {
+static gb_status float_dtype(gb_op_call *call, gb_dtype *out) {
   gb_dtype named = gb_reduce_dtype(call->info, call->attrs), dtype = (gb_dtype)GB_IN(call, mean)->x->dtype;
   *out = named != GB_DTYPE_NONE ? named : gb_call_dtype(call, dtype);
   if (named != GB_DTYPE_NONE ? gb_dtype_is_float(named) : gb_dtype_is_float(dtype)) return GB_OK;
@@ -96,7 +96,7 @@ static gb_status float_dtype(gb_call *call, gb_dtype *out) {
                       named != GB_DTYPE_NONE ? "dtype" : "x", gb_dtype_name(named != GB_DTYPE_NONE ? named : dtype));
 }
 
-static gb_status mean_check(gb_call *call) {
+static gb_status mean_check(gb_op_call *call) {
   gb_dtype dtype;
   GB_TRY(check_dims(call, GB_IN(call, mean)->x->ndim));
   GB_TRY(float_dtype(call, &dtype));
@@ -104,7 +104,7 @@ static gb_status mean_check(gb_call *call) {
 }
 
 /* var and std. */
-static gb_status var_check(gb_call *call) {
+static gb_status var_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, var)->x;
   GB_TRY(gb_require_float(call, X));
   GB_TRY(check_dims(call, x->ndim));
@@ -112,7 +112,7 @@ static gb_status var_check(gb_call *call) {
 }
 
 /* amax and amin. */
-static gb_status extreme_check(gb_call *call) {
+static gb_status extreme_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, amax)->x;
   GB_TRY(check_dims(call, x->ndim));
   GB_TRY(require_elements(call));
@@ -120,20 +120,20 @@ static gb_status extreme_check(gb_call *call) {
 }
 
 /* max and min: the indices exist only where a dim is named. */
-static gb_status extreme_with_index_check(gb_call *call) {
+static gb_status extreme_with_index_check(gb_op_call *call) {
   GB_TRY(extreme_check(call));
   return GB_ATTRS(call, max)->dim.given ? reduced_output(call, GB_OUT_AT(max, indices), GB_INT64) : GB_OK;
 }
 
 /* argmax and argmin. */
-static gb_status index_check(gb_call *call) {
+static gb_status index_check(gb_op_call *call) {
   GB_TRY(check_dims(call, GB_IN(call, argmax)->x->ndim));
   GB_TRY(require_elements(call));
   return reduced_output(call, Y, GB_INT64);
 }
 
 /* Norms without a value for zero elements: those that are a maximum or minimum, and negative powers. */
-static gb_status norm_check(gb_call *call) {
+static gb_status norm_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, norm)->x;
   double p = GB_ATTRS(call, norm)->p.number;
   if (isnan(p)) return gb_call_fail(call, GB_EINVAL, "p is not a number; give 2, 1, 0, math.huge or any other power");
@@ -144,7 +144,7 @@ static gb_status norm_check(gb_call *call) {
 }
 
 /* Integers give float32. */
-static gb_status logsumexp_check(gb_call *call) {
+static gb_status logsumexp_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, logsumexp)->x;
   gb_dtype dtype = (gb_dtype)x->dtype;
   GB_TRY(check_dims(call, x->ndim));
@@ -152,19 +152,19 @@ static gb_status logsumexp_check(gb_call *call) {
 }
 
 /* all and any. */
-static gb_status truth_check(gb_call *call) {
+static gb_status truth_check(gb_op_call *call) {
   GB_TRY(check_dims(call, GB_IN(call, all)->x->ndim));
   return reduced_output(call, Y, GB_BOOL);
 }
 
-static gb_status cumsum_check(gb_call *call) {
+static gb_status cumsum_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, cumsum)->x;
   GB_TRY(check_dims(call, x->ndim));
   return gb_call_output(call, Y, x->ndim, x->shape, sum_dtype(call));
 }
 
 /* Counts and range, whatever the shape of x. */
-static gb_status numerics_check(gb_call *call) {
+static gb_status numerics_check(gb_op_call *call) {
   gb_dtype dtype = (gb_dtype)GB_ATTRS(call, numerics)->dtype.integer;
   GB_TRY(gb_require_float(call, GB_IN_AT(numerics, x)));
   if (!gb_dtype_is_float(dtype))
@@ -176,7 +176,7 @@ static gb_status numerics_check(gb_call *call) {
 }
 
 /* softmax and log_softmax keep the layout of x. */
-static gb_status softmax_check(gb_call *call) {
+static gb_status softmax_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, softmax)->x;
   gb_dtype dtype;
   GB_TRY(check_dims(call, x->ndim));
@@ -185,7 +185,7 @@ static gb_status softmax_check(gb_call *call) {
 }
 
 /* grad and the result y have one shape; dx is like y. */
-static gb_status softmax_backward_check(gb_call *call) {
+static gb_status softmax_backward_check(gb_op_call *call) {
   const gb_tensor *grad = GB_IN(call, softmax_backward)->grad, *y = GB_IN(call, softmax_backward)->y;
   char a[96], b[96];
   GB_TRY(gb_require_float(call, GB_IN_AT(softmax_backward, grad)));

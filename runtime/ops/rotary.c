@@ -9,7 +9,7 @@
 
 /* cos and sin have one shape, [..., n], which broadcasts to x [..., dim] without its last dimension, and 2 n features
  * are turned. */
-static gb_status check_angles(gb_call *call, int64_t *pairs) {
+static gb_status check_angles(gb_op_call *call, int64_t *pairs) {
   const gb_in_rotary_embedding *in = GB_IN(call, rotary_embedding);
   const gb_tensor *x = in->x, *cos = in->cos, *sin = in->sin;
   char of_x[96], of_cos[96], of_sin[96];
@@ -69,7 +69,7 @@ static gb_tensor *joined(gb_chain *c, gb_tensor *x, gb_tensor *first, gb_tensor 
 }
 
 /* (a, b) becomes (a cos - b sin, b cos + a sin). */
-gb_status gb_rotary_embedding_compose(gb_call *call) {
+gb_status gb_rotary_embedding_compose(gb_op_call *call) {
   const gb_in_rotary_embedding *in = GB_IN(call, rotary_embedding);
   bool interleaved = GB_ATTRS(call, rotary_embedding)->interleaved.integer;
   int64_t n = 0;

@@ -28,7 +28,7 @@ static gb_tensor *scan(gb_chain *chain, gb_tensor *y, gb_tensor *x, int dim, int
 }
 
 /* The dim of x that is named, and its size; of a scalar there is one, of size 1. */
-static gb_status named_dim(gb_call *call, const gb_tensor *x, const gb_attr *named, int *dim, int64_t *n) {
+static gb_status named_dim(gb_op_call *call, const gb_tensor *x, const gb_attr *named, int *dim, int64_t *n) {
   GB_TRY(gb_call_dim(call, named->integer, x->ndim ? x->ndim : 1, dim));
   *n = x->ndim ? x->shape[*dim] : 1;
   return GB_OK;
@@ -40,7 +40,7 @@ static gb_tensor *product(gb_chain *chain, gb_tensor *later, gb_tensor *before, 
 }
 
 /* Integers give int64, as their sums do. */
-static gb_status cumprod_compose(gb_call *call) {
+static gb_status cumprod_compose(gb_op_call *call) {
   const gb_attrs_cumprod *attrs = GB_ATTRS(call, cumprod);
   gb_tensor *x = GB_IN(call, cumprod)->x;
   gb_dtype own = (gb_dtype)x->dtype, dtype = gb_dtype_is_float(own) ? own : GB_INT64;
@@ -66,7 +66,7 @@ static gb_tensor *log_sum(gb_chain *chain, gb_tensor *later, gb_tensor *before, 
   return GB_CHAIN(chain, add, .x = most, .y = GB_CHAIN(chain, log, .x = GB_CHAIN(chain, add, .x = a, .y = b)));
 }
 
-static gb_status logcumsumexp_compose(gb_call *call) {
+static gb_status logcumsumexp_compose(gb_op_call *call) {
   gb_tensor *x = GB_IN(call, logcumsumexp)->x;
   int dim;
   int64_t n;
@@ -107,7 +107,7 @@ static gb_tensor *numbered(gb_chain *chain, const gb_tensor *x, int dim, int64_t
 }
 
 /* The running extremes and their indices: of the last of equal ones, and of the first NaN and each one behind it. */
-static gb_status running_extreme(gb_call *call, combination combine) {
+static gb_status running_extreme(gb_op_call *call, combination combine) {
   gb_tensor *x = GB_IN(call, cummax)->x;
   gb_out_cummax *out = GB_OUT(call, cummax);
   int dim;
@@ -123,8 +123,8 @@ static gb_status running_extreme(gb_call *call, combination combine) {
 _Static_assert(GB_ATTR_AT(cummin, dim) == GB_ATTR_AT(cummax, dim) &&
                GB_OUT_AT(cummin, indices) == GB_OUT_AT(cummax, indices), "read as cummax");
 
-static gb_status cummax_compose(gb_call *call) { return running_extreme(call, larger); }
-static gb_status cummin_compose(gb_call *call) { return running_extreme(call, smaller); }
+static gb_status cummax_compose(gb_op_call *call) { return running_extreme(call, larger); }
+static gb_status cummin_compose(gb_op_call *call) { return running_extreme(call, smaller); }
 
 const gb_op_impl gb_family_scan[] = {
   { .op = GB_OP_cumprod, .compose = cumprod_compose },

@@ -18,7 +18,7 @@ typedef struct layout {
 } layout;
 
 /* Change a layout as call->attrs say. */
-typedef gb_status (*layout_fn)(gb_call *call, layout *l);
+typedef gb_status (*layout_fn)(gb_op_call *call, layout *l);
 
 /* Where x lies. */
 static layout layout_of(const gb_tensor *x) {
@@ -38,7 +38,7 @@ static void drop_dim(layout *l, int dim) {
 }
 
 /* Insert a dimension before `dim`, or at the end. */
-static gb_status insert_dim(gb_call *call, layout *l, int dim, int64_t size, int64_t stride) {
+static gb_status insert_dim(gb_op_call *call, layout *l, int dim, int64_t size, int64_t stride) {
   if (l->ndim == GB_MAX_NDIM)
     return gb_call_fail(call, GB_ESHAPE, "the result would have more than %d dimensions", GB_MAX_NDIM);
   for (int i = l->ndim++; i > dim; i--) l->shape[i] = l->shape[i - 1], l->stride[i] = l->stride[i - 1];
@@ -47,11 +47,11 @@ static gb_status insert_dim(gb_call *call, layout *l, int dim, int64_t size, int
 }
 
 /* A call's only input and its only output, which every row here has. */
-static gb_tensor *only(const gb_call *call) { return GB_IN(call, view)->x; }
-static gb_tensor **result(gb_call *call) { return &GB_OUT(call, view)->y; }
+static gb_tensor *only(const gb_op_call *call) { return GB_IN(call, view)->x; }
+static gb_tensor **result(gb_op_call *call) { return &GB_OUT(call, view)->y; }
 
 /* The op's view of its input. */
-static gb_status view_by(gb_call *call, layout_fn change) {
+static gb_status view_by(gb_op_call *call, layout_fn change) {
   gb_tensor *x = only(call);
   layout l = layout_of(x);
   GB_TRY(change(call, &l));
@@ -99,7 +99,7 @@ static gb_status taken_gradient(gb_grad_call *grad, layout_fn change) {
   layout l = { .ndim = edge->ndim };
   memcpy(l.shape, edge->shape, sizeof l.shape);
   gb_contiguous_strides(l.ndim, l.shape, l.stride);
-  gb_call call = { .context = grad->context, .op = (gb_op)grad->node->op,
+  gb_op_call call = { .context = grad->context, .op = (gb_op)grad->node->op,
                    .info = gb_op_get(grad->context, grad->node->op), .attrs = grad->attrs };
   GB_TRY(change(&call, &l));
   return put_back(grad, &l);
@@ -131,7 +131,7 @@ static bool infer_shape(int64_t numel, int count, const int64_t *wanted, int64_t
 }
 
 /* The shape that view or reshape asks for, its -1 filled in. */
-static gb_status wanted_shape(gb_call *call, const gb_attr *wanted, int64_t *shape) {
+static gb_status wanted_shape(gb_op_call *call, const gb_attr *wanted, int64_t *shape) {
   const gb_tensor *x = only(call);
   if (infer_shape(x->numel, wanted->count, wanted->ints, shape)) return GB_OK;
   char from[96], to[96];
@@ -169,7 +169,7 @@ static bool view_strides(const gb_tensor *x, int ndim, const int64_t *shape, int
 }
 
 /* Strict: a view or an error, never a copy. */
-static gb_status view_check(gb_call *call) {
+static gb_status view_check(gb_op_call *call) {
   gb_tensor *x = only(call);
   const gb_attr *wanted = &GB_ATTRS(call, view)->shape;
   int ndim = wanted->count;
@@ -184,7 +184,7 @@ static gb_status view_check(gb_call *call) {
 }
 
 /* A view where strides can express it, otherwise a view of a row-major copy. */
-static gb_status reshape_compose(gb_call *call) {
+static gb_status reshape_compose(gb_op_call *call) {
   const gb_attr *wanted = &GB_ATTRS(call, reshape)->shape;
   int ndim = wanted->count;
   gb_tensor *x = only(call), *packed = NULL;
@@ -199,7 +199,7 @@ static gb_status reshape_compose(gb_call *call) {
 }
 
 /* Merge dims first .. last; a scalar becomes a vector. */
-static gb_status flatten_compose(gb_call *call) {
+static gb_status flatten_compose(gb_op_call *call) {
   gb_tensor *x = only(call);
   const gb_attrs_flatten *attrs = GB_ATTRS(call, flatten);
   int first, last, n = 0, ndim = x->ndim ? x->ndim : 1;
@@ -216,7 +216,7 @@ static gb_status flatten_compose(gb_call *call) {
 }
 
 /* Split a dim: the last part keeps its stride, each other one steps over those after it. */
-static gb_status unflatten_layout(gb_call *call, layout *l) {
+static gb_status unflatten_layout(gb_op_call *call, layout *l) {
   const gb_attrs_unflatten *attrs = GB_ATTRS(call, unflatten);
   const gb_attr *wanted = &attrs->shape;
   int dim;
@@ -237,10 +237,10 @@ static gb_status unflatten_layout(gb_call *call, layout *l) {
   return GB_OK;
 }
 
-static gb_status unflatten_check(gb_call *call) { return view_by(call, unflatten_layout); }
+static gb_status unflatten_check(gb_op_call *call) { return view_by(call, unflatten_layout); }
 
 /* Named dims of another size than 1 stay, as in PyTorch. */
-static gb_status squeeze_layout(gb_call *call, layout *l) {
+static gb_status squeeze_layout(gb_op_call *call, layout *l) {
   const gb_attr *dims = &GB_ATTRS(call, squeeze)->dim;
   bool named[GB_MAX_NDIM] = { false };
   for (int i = 0; dims->given && i < dims->count; i++) {
@@ -253,23 +253,23 @@ static gb_status squeeze_layout(gb_call *call, layout *l) {
   return GB_OK;
 }
 
-static gb_status squeeze_check(gb_call *call) { return view_by(call, squeeze_layout); }
+static gb_status squeeze_check(gb_op_call *call) { return view_by(call, squeeze_layout); }
 
 /* The new dim steps over what lies from there on, so a contiguous x stays contiguous. */
-static gb_status unsqueeze_layout(gb_call *call, layout *l) {
+static gb_status unsqueeze_layout(gb_op_call *call, layout *l) {
   int dim;
   GB_TRY(gb_call_dim(call, GB_ATTRS(call, unsqueeze)->dim.integer, l->ndim + 1, &dim));
   return insert_dim(call, l, dim, 1, dim < l->ndim ? l->shape[dim] * l->stride[dim] : 1);
 }
 
-static gb_status unsqueeze_check(gb_call *call) { return view_by(call, unsqueeze_layout); }
+static gb_status unsqueeze_check(gb_op_call *call) { return view_by(call, unsqueeze_layout); }
 
 /* ====} */
 
 /* {==== Other orders: transpose, permute, t ==== */
 
 /* Exchange two dims. */
-static gb_status transpose_layout(gb_call *call, layout *l) {
+static gb_status transpose_layout(gb_op_call *call, layout *l) {
   int a, b;
   const gb_attrs_transpose *attrs = GB_ATTRS(call, transpose);
   GB_TRY(gb_call_dim(call, attrs->first.integer, l->ndim ? l->ndim : 1, &a));
@@ -280,7 +280,7 @@ static gb_status transpose_layout(gb_call *call, layout *l) {
   return GB_OK;
 }
 
-static gb_status transpose_check(gb_call *call) { return view_by(call, transpose_layout); }
+static gb_status transpose_check(gb_op_call *call) { return view_by(call, transpose_layout); }
 
 static gb_status transpose_gradient(gb_grad_call *grad) {
   const gb_attrs_transpose *attrs = GB_ATTRS(grad, transpose);
@@ -288,7 +288,7 @@ static gb_status transpose_gradient(gb_grad_call *grad) {
 }
 
 /* The dims that permute lists, from 0, each of them once. */
-static gb_status permutation(gb_call *call, int ndim, int *order) {
+static gb_status permutation(gb_op_call *call, int ndim, int *order) {
   const gb_attr *dims = &GB_ATTRS(call, permute)->dims;
   if (dims->count != ndim)
     return gb_call_fail(call, GB_EINVAL, "x has %d dimensions, %d are listed; name each of them once", ndim,
@@ -304,7 +304,7 @@ static gb_status permutation(gb_call *call, int ndim, int *order) {
 }
 
 /* Dim i of the view is the i-th that was listed. */
-static gb_status permute_layout(gb_call *call, layout *l) {
+static gb_status permute_layout(gb_op_call *call, layout *l) {
   layout from = *l;
   int order[GB_MAX_NDIM];
   GB_TRY(permutation(call, l->ndim, order));
@@ -312,7 +312,7 @@ static gb_status permute_layout(gb_call *call, layout *l) {
   return GB_OK;
 }
 
-static gb_status permute_check(gb_call *call) { return view_by(call, permute_layout); }
+static gb_status permute_check(gb_op_call *call) { return view_by(call, permute_layout); }
 
 /* The inverse permutation. */
 static gb_status permute_gradient(gb_grad_call *grad) {
@@ -323,7 +323,7 @@ static gb_status permute_gradient(gb_grad_call *grad) {
 }
 
 /* Transpose a matrix; scalars and vectors stay as they are. */
-static gb_status t_layout(gb_call *call, layout *l) {
+static gb_status t_layout(gb_op_call *call, layout *l) {
   char text[96];
   if (l->ndim > 2)
     return gb_call_fail(call, GB_ESHAPE, "x (%s) is no matrix; use transpose(first, second)",
@@ -334,7 +334,7 @@ static gb_status t_layout(gb_call *call, layout *l) {
   return GB_OK;
 }
 
-static gb_status t_check(gb_call *call) { return view_by(call, t_layout); }
+static gb_status t_check(gb_op_call *call) { return view_by(call, t_layout); }
 static gb_status t_gradient(gb_grad_call *grad) { return GB_RUN(grad->context, t, dx_of(grad), .x = g_of(grad)); }
 
 /* ====} */
@@ -342,7 +342,7 @@ static gb_status t_gradient(gb_grad_call *grad) { return GB_RUN(grad->context, t
 /* {==== Repeated elements: expand ==== */
 
 /* New dims and dims of size 1 get a stride of 0. */
-static gb_status expand_layout(gb_call *call, layout *l) {
+static gb_status expand_layout(gb_op_call *call, layout *l) {
   const gb_attr *wanted = &GB_ATTRS(call, expand)->shape;
   layout from = *l;
   char has[96], wants[96];
@@ -363,7 +363,7 @@ static gb_status expand_layout(gb_call *call, layout *l) {
                           gb_shape_text(wanted->count, wanted->ints, wants, sizeof wants));
 }
 
-static gb_status expand_check(gb_call *call) { return view_by(call, expand_layout); }
+static gb_status expand_check(gb_op_call *call) { return view_by(call, expand_layout); }
 
 /* What was repeated adds up. */
 static gb_status expand_gradient(gb_grad_call *grad) {
@@ -376,7 +376,7 @@ static gb_status expand_gradient(gb_grad_call *grad) {
 /* {==== Some of the elements: narrow, select, slice, diagonal ==== */
 
 /* Turn a position along dim into one from 0, or fail in Lua's counting. */
-static gb_status position_in(gb_call *call, int64_t position, int dim, int64_t size, int64_t *out) {
+static gb_status position_in(gb_op_call *call, int64_t position, int dim, int64_t size, int64_t *out) {
   *out = position < 0 ? position + size : position;
   if (*out >= 0 && *out < size) return GB_OK;
   return gb_call_fail(call, GB_EINDEX,
@@ -385,14 +385,14 @@ static gb_status position_in(gb_call *call, int64_t position, int dim, int64_t s
 }
 
 /* The dim that positions are taken along; a 0-d tensor has none. */
-static gb_status taken_dim(gb_call *call, const gb_attr *named, const layout *l, int *dim) {
+static gb_status taken_dim(gb_op_call *call, const gb_attr *named, const layout *l, int *dim) {
   if (l->ndim == 0)
     return gb_call_fail(call, GB_ESHAPE, "x is a scalar (0 dimensions) and has no positions; use item()");
   return gb_call_dim(call, named->integer, l->ndim, dim);
 }
 
 /* length positions from start; a start right behind the last one is fine when length is 0. */
-static gb_status narrow_layout(gb_call *call, layout *l) {
+static gb_status narrow_layout(gb_op_call *call, layout *l) {
   const gb_attrs_narrow *attrs = GB_ATTRS(call, narrow);
   int dim;
   GB_TRY(taken_dim(call, &attrs->dim, l, &dim));
@@ -408,11 +408,11 @@ static gb_status narrow_layout(gb_call *call, layout *l) {
   return GB_OK;
 }
 
-static gb_status narrow_check(gb_call *call) { return view_by(call, narrow_layout); }
+static gb_status narrow_check(gb_op_call *call) { return view_by(call, narrow_layout); }
 static gb_status narrow_gradient(gb_grad_call *grad) { return taken_gradient(grad, narrow_layout); }
 
 /* One position; its dim goes. */
-static gb_status select_layout(gb_call *call, layout *l) {
+static gb_status select_layout(gb_op_call *call, layout *l) {
   const gb_attrs_select *attrs = GB_ATTRS(call, select);
   int dim;
   int64_t position;
@@ -423,11 +423,11 @@ static gb_status select_layout(gb_call *call, layout *l) {
   return GB_OK;
 }
 
-static gb_status select_check(gb_call *call) { return view_by(call, select_layout); }
+static gb_status select_check(gb_op_call *call) { return view_by(call, select_layout); }
 static gb_status select_gradient(gb_grad_call *grad) { return taken_gradient(grad, select_layout); }
 
 /* Both ends are included; an end just before the start (or a whole dimension of size 0) takes nothing. */
-static gb_status slice_layout(gb_call *call, layout *l) {
+static gb_status slice_layout(gb_op_call *call, layout *l) {
   const gb_attrs_slice *attrs = GB_ATTRS(call, slice);
   int dim;
   GB_TRY(taken_dim(call, &attrs->dim, l, &dim));
@@ -449,11 +449,11 @@ static gb_status slice_layout(gb_call *call, layout *l) {
   return GB_OK;
 }
 
-static gb_status slice_check(gb_call *call) { return view_by(call, slice_layout); }
+static gb_status slice_check(gb_op_call *call) { return view_by(call, slice_layout); }
 static gb_status slice_gradient(gb_grad_call *grad) { return taken_gradient(grad, slice_layout); }
 
 /* Windows along dim: a new last dim that steps as dim did, which now steps from window to window. */
-static gb_status unfold_layout(gb_call *call, layout *l) {
+static gb_status unfold_layout(gb_op_call *call, layout *l) {
   const gb_attrs_unfold *attrs = GB_ATTRS(call, unfold);
   int64_t window = attrs->size.integer, step = attrs->step.integer;
   int dim;
@@ -470,11 +470,11 @@ static gb_status unfold_layout(gb_call *call, layout *l) {
   return insert_dim(call, l, l->ndim, window, stride);
 }
 
-static gb_status unfold_check(gb_call *call) { return view_by(call, unfold_layout); }
+static gb_status unfold_check(gb_op_call *call) { return view_by(call, unfold_layout); }
 static gb_status unfold_gradient(gb_grad_call *grad) { return taken_gradient(grad, unfold_layout); }
 
 /* Along a diagonal both dims step together; offset above 0 starts to the right, below 0 further down. */
-static gb_status diagonal_layout(gb_call *call, layout *l) {
+static gb_status diagonal_layout(gb_op_call *call, layout *l) {
   const gb_attrs_diagonal *attrs = GB_ATTRS(call, diagonal);
   int64_t offset = attrs->offset.integer;
   int first, second;
@@ -496,7 +496,7 @@ static gb_status diagonal_layout(gb_call *call, layout *l) {
   return insert_dim(call, l, l->ndim, size > 0 ? size : 0, stride);
 }
 
-static gb_status diagonal_check(gb_call *call) { return view_by(call, diagonal_layout); }
+static gb_status diagonal_check(gb_op_call *call) { return view_by(call, diagonal_layout); }
 static gb_status diagonal_gradient(gb_grad_call *grad) { return taken_gradient(grad, diagonal_layout); }
 
 /* ====} */
@@ -504,7 +504,7 @@ static gb_status diagonal_gradient(gb_grad_call *grad) { return taken_gradient(g
 /* {==== Any strides: as_strided and the op that undoes it ==== */
 
 /* A layout from what attributes say of it, or an error where it is no layout or leaves 0 .. elements - 1. */
-static gb_status strided_layout(gb_call *call, const gb_attr *shape, const gb_attr *strides, int64_t offset,
+static gb_status strided_layout(gb_op_call *call, const gb_attr *shape, const gb_attr *strides, int64_t offset,
                                 int64_t elements, layout *l) {
   if (shape->count != strides->count)
     return gb_call_fail(call, GB_EINVAL, "%d sizes but %d strides", (int)shape->count, (int)strides->count);
@@ -525,7 +525,7 @@ static gb_status strided_layout(gb_call *call, const gb_attr *shape, const gb_at
 }
 
 /* Any view that stays inside the storage. */
-static gb_status as_strided_check(gb_call *call) {
+static gb_status as_strided_check(gb_op_call *call) {
   gb_tensor *x = only(call);
   const gb_attrs_as_strided *attrs = GB_ATTRS(call, as_strided);
   int64_t elements = (int64_t)(x->storage->bytes / gb_dtype_bytes((gb_dtype)x->dtype));
@@ -547,7 +547,7 @@ static gb_status as_strided_gradient(gb_grad_call *grad) {
 }
 
 /* grad has view_shape; the result has shape and strides, which must be dense. */
-static gb_status as_strided_backward_check(gb_call *call) {
+static gb_status as_strided_backward_check(gb_op_call *call) {
   const gb_tensor *grad = GB_IN(call, as_strided_backward)->grad;
   const gb_attrs_as_strided_backward *attrs = GB_ATTRS(call, as_strided_backward);
   const gb_attr *shape = &attrs->shape, *strides = &attrs->strides;

@@ -57,7 +57,7 @@ static void dims_in_memory(const gb_tensor *x, int64_t *order) {
 typedef struct pad_sides { int64_t size, cut[2], put[2]; } pad_sides;
 
 /* The pairs of a pad, by dim; sizes that are left and what a mode can make of them. */
-static gb_status pad_sides_of(gb_call *call, pad_sides *sides) {
+static gb_status pad_sides_of(gb_op_call *call, pad_sides *sides) {
   const gb_tensor *x = GB_IN(call, pad)->x;
   const gb_attr *pad = &GB_ATTRS(call, pad)->pad;
   int64_t mode = GB_ATTRS(call, pad)->mode.integer;
@@ -140,7 +140,7 @@ static gb_tensor *pad_zeros(gb_chain *c, gb_tensor *x, const pad_sides *sides) {
                   .view_strides = gb_attr_ints(x->ndim, strides), .view_offset = gb_attr_int(offset));
 }
 
-static gb_status pad_compose(gb_call *call) {
+static gb_status pad_compose(gb_op_call *call) {
   const gb_attrs_pad *attrs = GB_ATTRS(call, pad);
   pad_sides sides[GB_MAX_NDIM];
   gb_tensor *x = GB_IN(call, pad)->x, *y = x;
@@ -172,7 +172,7 @@ static gb_status pad_compose(gb_call *call) {
 /* x [..., c, h, w] with the dims before the last three as one. */
 typedef struct image_sizes { int64_t batch, c, h, w; } image_sizes;
 
-static gb_status image_sizes_of(gb_call *call, int input, image_sizes *s) {
+static gb_status image_sizes_of(gb_op_call *call, int input, image_sizes *s) {
   const gb_tensor *x = call->in[input];
   GB_TRY(gb_require_ndim(call, input, 3, GB_MAX_NDIM));
   *s = (image_sizes){ 1, x->shape[x->ndim - 3], x->shape[x->ndim - 2], x->shape[x->ndim - 1] };
@@ -181,7 +181,8 @@ static gb_status image_sizes_of(gb_call *call, int input, image_sizes *s) {
 }
 
 /* x by way of a shape of six dims and another order of them into its last three sizes. */
-static gb_status rearranged(gb_call *call, gb_tensor *x, const int64_t *six, const int64_t *order, const int64_t *last,
+static gb_status rearranged(gb_op_call *call, gb_tensor *x, const int64_t *six, const int64_t *order,
+                            const int64_t *last,
                             gb_tensor **out) {
   int64_t shape[GB_MAX_NDIM];
   memcpy(shape, x->shape, sizeof shape);
@@ -192,7 +193,7 @@ static gb_status rearranged(gb_call *call, gb_tensor *x, const int64_t *six, con
   return gb_chain_end(&c, shaped(&c, turned, x->ndim, shape), out);
 }
 
-static gb_status pixel_shuffle_compose(gb_call *call) {
+static gb_status pixel_shuffle_compose(gb_op_call *call) {
   int64_t r = GB_ATTRS(call, pixel_shuffle)->factor.integer;
   image_sizes s;
   GB_TRY(image_sizes_of(call, GB_IN_AT(pixel_shuffle, x), &s));
@@ -204,7 +205,7 @@ static gb_status pixel_shuffle_compose(gb_call *call) {
                     &GB_OUT(call, pixel_shuffle)->y);
 }
 
-static gb_status pixel_unshuffle_compose(gb_call *call) {
+static gb_status pixel_unshuffle_compose(gb_op_call *call) {
   int64_t r = GB_ATTRS(call, pixel_unshuffle)->factor.integer;
   image_sizes s;
   GB_TRY(image_sizes_of(call, GB_IN_AT(pixel_unshuffle, x), &s));
@@ -217,7 +218,7 @@ static gb_status pixel_unshuffle_compose(gb_call *call) {
                     &GB_OUT(call, pixel_unshuffle)->y);
 }
 
-static gb_status channel_shuffle_compose(gb_call *call) {
+static gb_status channel_shuffle_compose(gb_op_call *call) {
   gb_tensor *x = GB_IN(call, channel_shuffle)->x;
   int64_t groups = GB_ATTRS(call, channel_shuffle)->groups.integer, places = 1;
   GB_TRY(gb_require_ndim(call, GB_IN_AT(channel_shuffle, x), 3, GB_MAX_NDIM));
@@ -241,7 +242,7 @@ static gb_status channel_shuffle_compose(gb_call *call) {
 typedef struct windows { const int64_t *kernel, *dilation, *padding, *stride; int64_t image[2], count[2]; } windows;
 
 /* How many windows there are along each dim; at least one. */
-static gb_status count_windows(gb_call *call, windows *w) {
+static gb_status count_windows(gb_op_call *call, windows *w) {
   for (int i = 0; i < 2; i++) {
     int64_t left = w->image[i] + 2 * w->padding[i] - w->dilation[i] * (w->kernel[i] - 1) - 1;
     w->count[i] = left < 0 ? 0 : left / w->stride[i] + 1;
@@ -262,7 +263,7 @@ static void window_view(const windows *w, int64_t n, int64_t channels, int64_t *
   memcpy(strides, steps, sizeof steps);
 }
 
-static gb_status im2col_compose(gb_call *call) {
+static gb_status im2col_compose(gb_op_call *call) {
   gb_tensor *x = GB_IN(call, im2col)->x;
   const gb_attrs_im2col *attrs = GB_ATTRS(call, im2col);
   windows w = { attrs->kernel_size.ints, attrs->dilation.ints, attrs->padding.ints, attrs->stride.ints, { 0 }, { 0 } };
@@ -286,7 +287,7 @@ static gb_status im2col_compose(gb_call *call) {
   return gb_chain_end(&c, y, &GB_OUT(call, im2col)->y);
 }
 
-static gb_status col2im_compose(gb_call *call) {
+static gb_status col2im_compose(gb_op_call *call) {
   gb_tensor *x = GB_IN(call, col2im)->x;
   const gb_attrs_col2im *attrs = GB_ATTRS(call, col2im);
   windows w = { attrs->kernel_size.ints, attrs->dilation.ints, attrs->padding.ints, attrs->stride.ints,
@@ -330,7 +331,7 @@ SAME_ATTR(dtype);
 
 /* A contiguous x -> the same with `size` elements along dim. Between no elements and some there is nothing to
  * compute. */
-static gb_status resample_check(gb_call *call) {
+static gb_status resample_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, resample)->x;
   const gb_attrs_resample *attrs = GB_ATTRS(call, resample);
   int64_t shape[GB_MAX_NDIM];
@@ -377,7 +378,7 @@ static const struct { int64_t word; const char *each; int places; bool corners; 
 };
 
 /* Which of them, and do x's dims and the options fit it? */
-static gb_status check_interpolation(gb_call *call, int places, size_t *which) {
+static gb_status check_interpolation(gb_op_call *call, int places, size_t *which) {
   const gb_attrs_interpolate *attrs = GB_ATTRS(call, interpolate);
   size_t i = 0;
   while (interpolations[i].word != attrs->mode.integer) i++;
@@ -399,7 +400,7 @@ static gb_status check_interpolation(gb_call *call, int places, size_t *which) {
 }
 
 /* How many elements dim i of the places becomes. */
-static gb_status interpolated_size(gb_call *call, int64_t in, int i, int64_t *size) {
+static gb_status interpolated_size(gb_op_call *call, int64_t in, int i, int64_t *size) {
   const gb_attrs_interpolate *attrs = GB_ATTRS(call, interpolate);
   double wanted = floor((double)in * attrs->scale_factor.number);
   *size = attrs->size.given ? attrs->size.ints[attrs->size.count == 1 ? 0 : i] : wanted < 1e9 ? (int64_t)wanted : 0;
@@ -410,7 +411,7 @@ static gb_status interpolated_size(gb_call *call, int64_t in, int i, int64_t *si
 
 /* One dim after the other, those that shrink most first, between which 16-bit x stays float32. x's order of dims in
  * memory is kept. */
-static gb_status interpolate_compose(gb_call *call) {
+static gb_status interpolate_compose(gb_op_call *call) {
   gb_tensor *x = GB_IN(call, interpolate)->x;
   const gb_attrs_interpolate *attrs = GB_ATTRS(call, interpolate);
   int places = x->ndim - 2;
@@ -554,7 +555,7 @@ static gb_tensor *gathered(gb_chain *c, gb_tensor *image, const taps *by_dim, co
 }
 
 /* x [n, c, places...] and grid [n, places..., their number]. */
-static gb_status grid_sample_check(gb_call *call) {
+static gb_status grid_sample_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, grid_sample)->x, *grid = GB_IN(call, grid_sample)->grid;
   char a[96], b[96];
   GB_TRY(gb_require_float(call, GB_IN_AT(grid_sample, x)));
@@ -572,7 +573,7 @@ static gb_status grid_sample_check(gb_call *call) {
   return GB_OK;
 }
 
-static gb_status grid_sample_compose(gb_call *call) {
+static gb_status grid_sample_compose(gb_op_call *call) {
   GB_TRY(grid_sample_check(call));
   const gb_attrs_grid_sample *attrs = GB_ATTRS(call, grid_sample);
   gb_tensor *x = GB_IN(call, grid_sample)->x, *grid = GB_IN(call, grid_sample)->grid;
@@ -615,7 +616,7 @@ static gb_tensor *steps(gb_chain *c, const gb_tensor *like, int64_t size, bool c
 }
 
 /* theta times (x, y, 1) at every place. */
-static gb_status affine_grid_compose(gb_call *call) {
+static gb_status affine_grid_compose(gb_op_call *call) {
   gb_tensor *theta = GB_IN(call, affine_grid)->theta;
   const gb_attrs_affine_grid *attrs = GB_ATTRS(call, affine_grid);
   const int64_t *size = attrs->size.ints;
@@ -664,7 +665,7 @@ static void update_running(gb_chain *c, gb_tensor *running, gb_tensor *fresh, do
 }
 
 /* The statistics of each image's channels, into the running ones. Not in a second run of the same forward pass. */
-static void update_statistics(gb_chain *c, gb_call *call) {
+static void update_statistics(gb_chain *c, gb_op_call *call) {
   const gb_in_instance_norm *in = GB_IN(call, instance_norm);
   if ((!in->running_mean && !in->running_var) || call->context->modes->recompute) return;
   double momentum = GB_ATTRS(call, instance_norm)->momentum.number;
@@ -684,7 +685,7 @@ static gb_tensor *by_channel(gb_chain *c, gb_tensor *vector, const gb_tensor *x)
 }
 
 /* x normalised by the running statistics. */
-static gb_status fixed_norm(gb_call *call) {
+static gb_status fixed_norm(gb_op_call *call) {
   const gb_in_instance_norm *in = GB_IN(call, instance_norm);
   gb_tensor *x = in->x;
   if (!in->running_mean || !in->running_var)
@@ -700,7 +701,7 @@ static gb_status fixed_norm(gb_call *call) {
                       &GB_OUT(call, instance_norm)->y);
 }
 
-static gb_status instance_norm_compose(gb_call *call) {
+static gb_status instance_norm_compose(gb_op_call *call) {
   const gb_in_instance_norm *in = GB_IN(call, instance_norm);
   const gb_attrs_instance_norm *attrs = GB_ATTRS(call, instance_norm);
   gb_tensor *x = in->x, *const running[2] = { in->running_mean, in->running_var };
@@ -744,7 +745,7 @@ static gb_status sum_channels(gb_context *c, gb_tensor *padded, int64_t channels
   return status;
 }
 
-static gb_status local_response_norm_compose(gb_call *call) {
+static gb_status local_response_norm_compose(gb_op_call *call) {
   gb_tensor *x = GB_IN(call, local_response_norm)->x, *sum = NULL;
   const gb_attrs_local_response_norm *attrs = GB_ATTRS(call, local_response_norm);
   GB_TRY(gb_require_float(call, GB_IN_AT(local_response_norm, x)));
@@ -788,12 +789,12 @@ LIKE_DROPOUT(alpha_dropout);
 LIKE_DROPOUT(feature_alpha_dropout);
 
 /* x as it is, by a copy that has a history of its own. */
-static gb_status unchanged(gb_call *call) {
+static gb_status unchanged(gb_op_call *call) {
   return GB_RUN(call->context, clone, &GB_OUT(call, dropout1d)->y, .x = GB_IN(call, dropout1d)->x);
 }
 
 /* Whole channels of x, which has `places` dims after them, with or without a batch. */
-static gb_status drop_channels(gb_call *call, int places) {
+static gb_status drop_channels(gb_op_call *call, int places) {
   gb_tensor *x = GB_IN(call, dropout1d)->x;
   double p = GB_ATTRS(call, dropout1d)->p.number;
   GB_TRY(gb_require_ndim(call, GB_IN_AT(dropout1d, x), places + 1, places + 2));
@@ -806,12 +807,12 @@ static gb_status drop_channels(gb_call *call, int places) {
   return gb_chain_end(&c, y, &GB_OUT(call, dropout1d)->y);
 }
 
-static gb_status dropout1d_compose(gb_call *call) { return drop_channels(call, 1); }
-static gb_status dropout2d_compose(gb_call *call) { return drop_channels(call, 2); }
-static gb_status dropout3d_compose(gb_call *call) { return drop_channels(call, 3); }
+static gb_status dropout1d_compose(gb_op_call *call) { return drop_channels(call, 1); }
+static gb_status dropout2d_compose(gb_op_call *call) { return drop_channels(call, 2); }
+static gb_status dropout3d_compose(gb_op_call *call) { return drop_channels(call, 3); }
 
 /* Dropped elements become selu's limit for -inf; what follows brings mean and variance back (Klambauer et al. 2017). */
-static gb_status alpha_drop(gb_call *call, int dims) {
+static gb_status alpha_drop(gb_op_call *call, int dims) {
   const double limit = -1.7580993408473766;
   gb_tensor *x = GB_IN(call, dropout1d)->x;
   double p = GB_ATTRS(call, dropout1d)->p.number;
@@ -826,8 +827,9 @@ static gb_status alpha_drop(gb_call *call, int dims) {
   return gb_chain_end(&c, moved(&c, scaled(&c, picked, scale), -scale * limit * p), &GB_OUT(call, dropout1d)->y);
 }
 
-static gb_status alpha_dropout_compose(gb_call *call) { return alpha_drop(call, GB_IN(call, alpha_dropout)->x->ndim); }
-static gb_status feature_alpha_dropout_compose(gb_call *call) {
+static gb_status alpha_dropout_compose(gb_op_call *call) { return alpha_drop(call, GB_IN(call, alpha_dropout)->x->ndim);
+                                                           }
+static gb_status feature_alpha_dropout_compose(gb_op_call *call) {
   GB_TRY(gb_require_ndim(call, GB_IN_AT(feature_alpha_dropout, x), 2, GB_MAX_NDIM));
   return alpha_drop(call, 2);
 }
@@ -845,7 +847,7 @@ static gb_tensor *live_ids(gb_chain *c, gb_tensor *index, const gb_attr *padding
 }
 
 /* Bags of all lengths as rows of the longest: the ids at offset + 0, 1, ... and whether these belong to the bag. */
-static void rows_of_bags(gb_chain *c, gb_call *call, gb_tensor *ends, gb_tensor *starts, bags *b) {
+static void rows_of_bags(gb_chain *c, gb_op_call *call, gb_tensor *ends, gb_tensor *starts, bags *b) {
   const gb_in_embedding_bag *in = GB_IN(call, embedding_bag);
   gb_tensor *lengths = gb_chain_2(c, GB_OP_sub, ends, starts, NULL);
   gb_tensor *most = b->count ? GB_CHAIN(c, amax, .x = lengths) : NULL;
@@ -868,7 +870,7 @@ static void rows_of_bags(gb_chain *c, gb_call *call, gb_tensor *ends, gb_tensor 
 }
 
 /* Offsets rise from 0 and stay within index. */
-static gb_status check_offsets(gb_call *call, gb_chain *c, gb_tensor *starts, gb_tensor *ends, int64_t ids,
+static gb_status check_offsets(gb_op_call *call, gb_chain *c, gb_tensor *starts, gb_tensor *ends, int64_t ids,
                                int64_t count) {
   int64_t first = 0, falls = 0;
   if (count == 0) return GB_OK;
@@ -882,7 +884,7 @@ static gb_status check_offsets(gb_call *call, gb_chain *c, gb_tensor *starts, gb
 }
 
 /* The bags of a vector by its offsets, or the rows of a matrix. */
-static gb_status find_bags(gb_call *call, gb_chain *c, bags *b) {
+static gb_status find_bags(gb_op_call *call, gb_chain *c, bags *b) {
   const gb_in_embedding_bag *in = GB_IN(call, embedding_bag);
   const gb_attrs_embedding_bag *attrs = GB_ATTRS(call, embedding_bag);
   if (in->index->ndim == 2) {
@@ -914,7 +916,7 @@ static gb_status find_bags(gb_call *call, gb_chain *c, bags *b) {
 }
 
 /* Shapes of all four, and the modes that take weights. */
-static gb_status embedding_bag_check(gb_call *call) {
+static gb_status embedding_bag_check(gb_op_call *call) {
   const gb_in_embedding_bag *in = GB_IN(call, embedding_bag);
   const gb_attrs_embedding_bag *attrs = GB_ATTRS(call, embedding_bag);
   GB_TRY(gb_require_integer(call, GB_IN_AT(embedding_bag, index)));
@@ -956,7 +958,7 @@ static gb_tensor *bag_max(gb_chain *c, gb_tensor *rows, gb_tensor *live) {
 }
 
 /* Rows of weight by bag, [bags, longest, dim], then the sum, mean or maximum over the middle. */
-static gb_status embedding_bag_compose(gb_call *call) {
+static gb_status embedding_bag_compose(gb_op_call *call) {
   const gb_in_embedding_bag *in = GB_IN(call, embedding_bag);
   int64_t mode = GB_ATTRS(call, embedding_bag)->mode.integer, size[3], none[2];
   gb_attr dim = gb_attr_ints(1, &(int64_t){ 1 });

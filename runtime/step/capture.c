@@ -58,7 +58,7 @@ static gb_status hold_storage(gb_capture *c, const gb_tensor *t) {
 }
 
 /* Keep the memory of every recorded op. A failure is reported when the capture ends. */
-static gb_status look(void *user, const gb_call *call) {
+static gb_status look(void *user, const gb_op_call *call) {
   gb_capture *c = user;
   for (int i = 0; c->status == GB_OK && i < call->n_in; i++) c->status = hold_storage(c, call->in[i]);
   for (int i = 0; c->status == GB_OK && i < call->info->n_out; i++) c->status = hold_storage(c, call->out[i]);

@@ -12,7 +12,7 @@
 
 #define GB_BACKEND_ABI 7u
 
-struct gb_call;
+struct gb_op_call;
 struct gb_step_call;
 
 /* What gb.cuda.properties tells, and bytes that the backend itself holds between host and device. */
@@ -21,7 +21,7 @@ typedef struct gb_device_info { char name[256]; int64_t major, minor, multiproce
 
 /* Compute call->out from call->in. Shapes, dtypes and devices were checked and the outputs allocated. Never calls
  * dispatch. */
-typedef gb_status (*gb_kernel)(struct gb_call *call);
+typedef gb_status (*gb_kernel)(struct gb_op_call *call);
 
 /* What a backend does beside its ops: passes over the gradients and weights of a slab, and the scaler's update. */
 typedef enum gb_step {

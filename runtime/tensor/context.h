@@ -98,7 +98,7 @@ struct gb_context {
   struct gb_watch_room *watch;
   void (*close_rooms)(gb_context *context);
 
-  gb_file_policy files;                    /* obeyed by io/place.h; the descriptor belongs to the context */
+  gb_file_policy files;                    /* obeyed by io/path.h; the descriptor belongs to the context */
 
   const char *op;                          /* the op that the recipe called, for error texts, whatever ops run within
                                               it; NULL between */

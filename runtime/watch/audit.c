@@ -142,7 +142,7 @@ static gb_dtype format_for(const gb_audit *audit, gb_dtype dtype) { return gb_is
 /* {==== where nodes were made ==== */
 
 /* Nodes from now on, this call's included, are of this module and line. */
-static gb_status note_place(gb_audit *audit, const gb_call *call, const char *line) {
+static gb_status note_place(gb_audit *audit, const gb_op_call *call, const char *line) {
   const place *now = last(&audit->places, sizeof *now);
   if (now && now->module == audit->module && !strcmp(now->line, line)) return GB_OK;
   const gb_tensor *result = gb_call_result(call);
@@ -182,14 +182,14 @@ static gb_audit_tensor *describe_tensor(gb_audit_tensor *r, const gb_tensor *t, 
 }
 
 /* The caller's input to the composite, if its part got a cast of it; else the part's own original. */
-static const gb_tensor *original_of(const gb_call *call, int i) {
-  const gb_call *around = call->context->graph->composite;
+static const gb_tensor *original_of(const gb_op_call *call, int i) {
+  const gb_op_call *around = call->context->graph->composite;
   for (int k = 0; around && k < around->n_in; k++)
     if (around->in[k] == call->in[i] && around->original[k] != call->in[i]) return around->original[k];
   return call->original[i];
 }
 
-static void describe_tensors(const gb_call *call, gb_audit_key *key) {
+static void describe_tensors(const gb_op_call *call, gb_audit_key *key) {
   for (int i = 0; i < call->n_in && key->n_in < GB_MAX_IN; i++) {
     if (!call->in[i] || call->in[i]->wrapped) continue;
     const gb_tensor *original = original_of(call, i);
@@ -200,7 +200,7 @@ static void describe_tensors(const gb_call *call, gb_audit_key *key) {
 }
 
 /* Did the caller name the dtype of what the op gives? */
-static bool names_dtype(const gb_call *call) {
+static bool names_dtype(const gb_op_call *call) {
   if (call->op == GB_OP_cast) return true;
   for (int i = 0; i < call->info->n_attrs; i++)
     if (call->info->attrs[i].type == GB_ARG_DTYPE && !call->info->attrs[i].required && call->attrs[i].given)
@@ -255,9 +255,9 @@ static void describe_place(const gb_audit *audit, int32_t op, const char *line, 
   key->tf32 = context->tf32;
 }
 
-static gb_status describe(gb_audit *audit, const gb_call *call, const char *line, gb_audit_key *key) {
+static gb_status describe(gb_audit *audit, const gb_op_call *call, const char *line, gb_audit_key *key) {
   const gb_context *context = audit->context;
-  const gb_call *whole = context->graph->composite ? context->graph->composite : call;
+  const gb_op_call *whole = context->graph->composite ? context->graph->composite : call;
   const gb_walk_place *at = context->graph->backward;
   bool on = context->graph->composite ? whole->autocast : context->modes->autocast;
   describe_place(audit, call->op, line, on, key);
@@ -304,15 +304,15 @@ static gb_audit_row *row_for(gb_audit *audit, const gb_audit_key *key) {
 static int64_t bytes_of(const gb_tensor *t) { return t->numel * (int64_t)gb_dtype_bytes((gb_dtype)t->dtype); }
 
 /* Did autocast bring input i to another dtype? */
-static bool was_cast(const gb_call *call, int i) {
+static bool was_cast(const gb_op_call *call, int i) {
   return call->in[i] && call->op != GB_OP_copy && gb_autocast_eligible(call->original[i]) &&
       call->original[i]->dtype != call->in[i]->dtype;
 }
 
 /* Casts that ran for the call's inputs, or for the inputs of the composite whose first part this is; the others used
  * kept copies. */
-static void count_casts(gb_audit_row *row, const gb_call *call) {
-  gb_call *whole = call->context->graph->composite;
+static void count_casts(gb_audit_row *row, const gb_op_call *call) {
+  gb_op_call *whole = call->context->graph->composite;
   int cast = 0;
   for (int i = 0; i < call->n_in; i++) cast += was_cast(call, i);
   row->casts += call->casts;
@@ -326,20 +326,20 @@ static void count_casts(gb_audit_row *row, const gb_call *call) {
 }
 
 /* In backward a cast brings a gradient to the dtype of its operand. It counts as made by autocast. */
-static void count_gradient_cast(gb_audit_row *row, const gb_call *call) {
+static void count_gradient_cast(gb_audit_row *row, const gb_op_call *call) {
   row->casts++;
   row->cast_bytes += bytes_of(GB_IN(call, cast)->x) + bytes_of(GB_OUT(call, cast)->y);
 }
 
 /* The inputs before they were cast: what did the casts lose? */
-static gb_status examine_casts(gb_audit *audit, gb_audit_row *row, const gb_call *call) {
+static gb_status examine_casts(gb_audit *audit, gb_audit_row *row, const gb_op_call *call) {
   for (int i = 0; i < call->n_in; i++)
     if (was_cast(call, i) && gb_is_16bit((gb_dtype)call->in[i]->dtype))
       GB_TRY(examine(audit, &row->cast_numbers, call->original[i], (gb_dtype)call->in[i]->dtype, false));
   return GB_OK;
 }
 
-static gb_status examine_results(gb_audit *audit, gb_audit_row *row, const gb_call *call) {
+static gb_status examine_results(gb_audit *audit, gb_audit_row *row, const gb_op_call *call) {
   bool forward = row->key.phase == GB_AUDIT_FORWARD || row->key.phase == GB_AUDIT_RECOMPUTE;
   gb_dtype cast = call->op == GB_OP_cast ? (gb_dtype)GB_OUT(call, cast)->y->dtype : GB_DTYPE_NONE;
   if (gb_is_16bit(cast)) {
@@ -353,7 +353,7 @@ static gb_status examine_results(gb_audit *audit, gb_audit_row *row, const gb_ca
   return GB_OK;
 }
 
-static gb_status add_row(gb_audit *audit, const gb_call *call, const gb_audit_key *key) {
+static gb_status add_row(gb_audit *audit, const gb_op_call *call, const gb_audit_key *key) {
   gb_audit_row *row = row_for(audit, key);
   if (!row) return audit->context->error_code;
   row->calls++;
@@ -364,14 +364,14 @@ static gb_status add_row(gb_audit *audit, const gb_call *call, const gb_audit_ke
 }
 
 /* A cast for an input of the op that `casting` is: counted there. A kept copy is refreshed by a copy into it. */
-static void note_cast(const gb_call *call, gb_call *casting) {
+static void note_cast(const gb_op_call *call, gb_op_call *casting) {
   const gb_tensor *from = call->in_place ? GB_IN(call, copy)->source : GB_IN(call, cast)->x, *to = gb_call_result(call);
   casting->casts++;
   casting->cast_bytes += bytes_of(from) + bytes_of(to);
 }
 
 /* An op ran. */
-static gb_status look(void *user, const gb_call *call) {
+static gb_status look(void *user, const gb_op_call *call) {
   gb_audit *audit = user;
   gb_context *context = audit->context;
   char line[96];

@@ -41,7 +41,7 @@ static void set_dtype(gb_product_list *list, const gb_tensor *a, const gb_tensor
 
 /* {==== matrices ==== */
 
-static void of_matmul(const gb_call *call, gb_product_list *list) {
+static void of_matmul(const gb_op_call *call, gb_product_list *list) {
   const gb_tensor *x = GB_IN(call, matmul)->x, *y = GB_IN(call, matmul)->y, *z = GB_OUT(call, matmul)->z;
   gb_batched b = gb_batched_of(operand_of(x), operand_of(y), z->shape, z->ndim);
   int64_t batch = 1;
@@ -70,13 +70,13 @@ static void add_layer(gb_product_list *list, int64_t rows, const gb_tensor *weig
   add_plain(list, 1, rows, weight->shape[0], weight->shape[1]);
 }
 
-static void of_linear(const gb_call *call, gb_product_list *list) {
+static void of_linear(const gb_op_call *call, gb_product_list *list) {
   const gb_in_linear *in = GB_IN(call, linear);
   set_dtype(list, in->x, in->weight);
   add_layer(list, rows_of(in->x, list), in->weight);
 }
 
-static void of_mlp(const gb_call *call, gb_product_list *list) {
+static void of_mlp(const gb_op_call *call, gb_product_list *list) {
   const gb_in_mlp *in = GB_IN(call, mlp);
   int64_t rows = rows_of(in->x, list);
   set_dtype(list, in->x, in->weight1);
@@ -85,7 +85,7 @@ static void of_mlp(const gb_call *call, gb_product_list *list) {
 }
 
 /* The products for the gradients of x and of the weight. */
-static void of_linear_backward(const gb_call *call, gb_product_list *list) {
+static void of_linear_backward(const gb_op_call *call, gb_product_list *list) {
   const gb_in_linear_backward *in = GB_IN(call, linear_backward);
   const gb_attrs_linear_backward *attrs = GB_ATTRS(call, linear_backward);
   const gb_tensor *g = in->grad, *x = in->x, *weight = in->weight;
@@ -102,7 +102,7 @@ static void of_linear_backward(const gb_call *call, gb_product_list *list) {
 }
 
 /* x [n, features], weight [classes, features]: the logits, and where backward will come both gradients at once. */
-static void of_linear_loss(const gb_call *call, gb_product_list *list) {
+static void of_linear_loss(const gb_op_call *call, gb_product_list *list) {
   const gb_tensor *x = GB_IN(call, linear_cross_entropy)->x, *weight = GB_IN(call, linear_cross_entropy)->weight;
   const gb_out_linear_cross_entropy *made = GB_OUT(call, linear_cross_entropy);
   int64_t rows = rows_of(x, list), classes = weight->shape[0], features = weight->shape[1];
@@ -132,14 +132,14 @@ static void set_conv_operands(gb_product_list *list, const gb_tensor *a, const g
 static int64_t places_of(const gb_conv_sizes *s) { return s->n * s->out[0] * s->out[1]; }
 static int64_t window_of(const gb_conv_sizes *s) { return s->c / s->groups * s->kernel[0] * s->kernel[1]; }
 
-static void of_conv(const gb_call *call, gb_product_list *list) {
+static void of_conv(const gb_op_call *call, gb_product_list *list) {
   const gb_tensor *x = GB_IN(call, conv2d)->x, *weight = GB_IN(call, conv2d)->weight;
   gb_conv_sizes s = gb_conv_sizes_of(2, x->shape, weight->shape, GB_CONV_ATTRS(GB_ATTRS(call, conv2d)));
   set_conv_operands(list, x, weight);
   add_conv(list, &s, places_of(&s), s.o / s.groups, window_of(&s));
 }
 
-static void of_conv_input(const gb_call *call, gb_product_list *list) {
+static void of_conv_input(const gb_op_call *call, gb_product_list *list) {
   const gb_in_conv2d_backward_input *in = GB_IN(call, conv2d_backward_input);
   const gb_attrs_conv2d_backward_input *attrs = GB_ATTRS(call, conv2d_backward_input);
   gb_conv_sizes s = gb_conv_sizes_of(2, attrs->shape.ints, in->weight->shape, GB_CONV_ATTRS(attrs));
@@ -147,7 +147,7 @@ static void of_conv_input(const gb_call *call, gb_product_list *list) {
   add_conv(list, &s, places_of(&s), window_of(&s), s.o / s.groups);
 }
 
-static void of_conv_weight(const gb_call *call, gb_product_list *list) {
+static void of_conv_weight(const gb_op_call *call, gb_product_list *list) {
   const gb_in_conv2d_backward_weight *in = GB_IN(call, conv2d_backward_weight);
   const gb_attrs_conv2d_backward_weight *attrs = GB_ATTRS(call, conv2d_backward_weight);
   gb_conv_sizes s = gb_conv_sizes_of(2, in->x->shape, attrs->shape.ints, GB_CONV_ATTRS(attrs));
@@ -182,19 +182,19 @@ static void add_attention(gb_product_list *list, const gb_tensor *query, const g
   }
 }
 
-static void of_attention(const gb_call *call, gb_product_list *list) {
+static void of_attention(const gb_op_call *call, gb_product_list *list) {
   const gb_in_scaled_dot_product_attention *in = GB_IN(call, scaled_dot_product_attention);
   add_attention(list, in->query, in->key, in->value, false);
 }
 
-static void of_attention_backward(const gb_call *call, gb_product_list *list) {
+static void of_attention_backward(const gb_op_call *call, gb_product_list *list) {
   const gb_in_scaled_dot_product_attention_backward *in = GB_IN(call, scaled_dot_product_attention_backward);
   add_attention(list, in->query, in->key, in->value, true);
 }
 
 /* ====} */
 
-void gb_products_of(const gb_call *call, gb_product_list *list) {
+void gb_products_of(const gb_op_call *call, gb_product_list *list) {
   switch (call->op) {
     case GB_OP_matmul: of_matmul(call, list); break;
     case GB_OP_linear: of_linear(call, list); break;

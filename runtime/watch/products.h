@@ -27,6 +27,6 @@ typedef struct gb_product_list {
 } gb_product_list;
 
 /* Of a call that ran; `list` is zeroed. */
-void gb_products_of(const gb_call *call, gb_product_list *list);
+void gb_products_of(const gb_op_call *call, gb_product_list *list);
 
 #endif

@@ -73,7 +73,7 @@ static void note_line(gb_trace *trace, uint64_t sequence, const char *text) {
 }
 
 /* An op ran: note its line, and whether its result is the first that is not finite. */
-static gb_status look(void *user, const gb_call *call) {
+static gb_status look(void *user, const gb_op_call *call) {
   gb_trace *trace = user;
   if (trace->context->graph->unseen || trace->context->graph->backward) return GB_OK; /* a walk asks for itself */
   char line[96];

@@ -39,7 +39,7 @@ gb_status __wrap_gb_poll(gb_context *context) {
   return __real_gb_poll(context);
 }
 
-static gb_status note_op(void *user, const gb_call *call) {
+static gb_status note_op(void *user, const gb_op_call *call) {
   (void)user;
   ran[call->op] = true;
   return GB_OK;

@@ -53,7 +53,7 @@ static gb_status synchronize(void *state) {
 
 /* {==== kernels ==== */
 
-static const gb_engine_table *engine_of(const gb_call *call) {
+static const gb_engine_table *engine_of(const gb_op_call *call) {
   const two_ops *state = call->context->backend[call->device.type]->state;
   return state->engine;
 }
@@ -72,7 +72,7 @@ static void store(gb_tensor *t, int64_t i, float value) { copy_inverted(gb_data(
                                                                         sizeof value); }
 
 /* Only what this backend can: float32 in order, of one shape (or a number). */
-static gb_status check(gb_call *call, const gb_tensor *y) {
+static gb_status check(gb_op_call *call, const gb_tensor *y) {
   for (int i = 0; i < call->n_in; i++) {
     const gb_tensor *x = call->in[i];
     bool number = x->wrapped && x->ndim == 0;
@@ -84,7 +84,7 @@ static gb_status check(gb_call *call, const gb_tensor *y) {
   return GB_OK;
 }
 
-static gb_status add(gb_call *call) {
+static gb_status add(gb_op_call *call) {
   const gb_in_add *in = GB_IN(call, add);
   gb_tensor *z = GB_OUT(call, add)->z;
   GB_TRY(check(call, z));
@@ -92,7 +92,7 @@ static gb_status add(gb_call *call) {
   return GB_OK;
 }
 
-static gb_status relu(gb_call *call) {
+static gb_status relu(gb_op_call *call) {
   gb_tensor *y = GB_OUT(call, relu)->y;
   GB_TRY(check(call, y));
   for (int64_t i = 0; i < y->numel; i++) {

@@ -76,7 +76,7 @@ static gb_tensor *wrap(wrapped *w, gb_context *context, const void *data, gb_dty
 /* Run the CPU's kernel of an op; in, out and attrs are the structs of its row. */
 static void run_op(gb_context *context, gb_op op, void *in, const void *out, const void *attrs) {
   const gb_op_info *info = gb_op_get(context, op);
-  gb_call call = { .context = context, .info = info, .op = op, .n_in = info->n_in, .n_out = info->n_out, .in = in,
+  gb_op_call call = { .context = context, .info = info, .op = op, .n_in = info->n_in, .n_out = info->n_out, .in = in,
                    .attrs = attrs };
   memcpy(call.out, out, (size_t)info->n_out * sizeof *call.out);
   if (context->backend[GB_CPU]->run[op](&call) != GB_OK) gb_machine_fail(info->name, "%s", context->error);

@@ -1,5 +1,5 @@
-/* io/place.c - paths under a policy. See place.h. */
-#include "io/place.h"
+/* io/path.c - paths under a policy. See place.h. */
+#include "io/path.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -55,7 +55,7 @@ static int walk(int root, char *path, char **last) {
 }
 
 /* The place of a path beneath the policy's folder. */
-static gb_status find_beneath(gb_context *context, const char *path, gb_place *out) {
+static gb_status find_beneath(gb_context *context, const char *path, gb_path *out) {
   char *copy = strdup(path), *last;
   if (!copy) return gb_fail_memory(context, strlen(path) + 1);
   errno = EACCES;
@@ -65,11 +65,11 @@ static gb_status find_beneath(gb_context *context, const char *path, gb_place *o
     return gb_fail_errno(context, "find", path, errno);
   }
   memmove(copy, last, strlen(last) + 1);
-  *out = (gb_place){ .folder = folder, .name = copy, .confined = true };
+  *out = (gb_path){ .folder = folder, .name = copy, .confined = true };
   return GB_OK;
 }
 
-gb_status gb_place_find(gb_context *context, const char *path, bool write, gb_place *out) {
+gb_status gb_path_find(gb_context *context, const char *path, bool write, gb_path *out) {
   const gb_file_policy *files = &context->files;
   if (files->root == GB_FILES_NONE)
     return gb_fail(context, GB_EIO, "cannot %s '%s': files are not allowed here", write ? "write" : "read", path);
@@ -77,22 +77,22 @@ gb_status gb_place_find(gb_context *context, const char *path, bool write, gb_pl
     return gb_fail(context, GB_EIO, "cannot %s '%s': the program around does not allow it", write ? "write" : "read",
                    path);
   if (files->root != GB_FILES_ANY) return find_beneath(context, path, out);
-  *out = (gb_place){ .folder = AT_FDCWD, .name = strdup(path) };
+  *out = (gb_path){ .folder = AT_FDCWD, .name = strdup(path) };
   return out->name ? GB_OK : gb_fail_memory(context, strlen(path) + 1);
 }
 
-void gb_place_close(gb_place *place) {
+void gb_path_close(gb_path *place) {
   if (place->folder >= 0) close(place->folder);
   free(place->name);
-  *place = (gb_place){ .folder = AT_FDCWD };
+  *place = (gb_path){ .folder = AT_FDCWD };
 }
 
-gb_status gb_place_open(gb_context *context, const char *path, int flags, int *fd) {
-  gb_place place;
+gb_status gb_path_open(gb_context *context, const char *path, int flags, int *fd) {
+  gb_path place;
   bool write = (flags & O_ACCMODE) != O_RDONLY;
-  GB_TRY(gb_place_find(context, path, write, &place));
-  gb_status charged = write ? gb_place_charge(context, GB_FILE_BLOCK) : GB_OK;
-  if (charged != GB_OK) { gb_place_close(&place); return charged; }
+  GB_TRY(gb_path_find(context, path, write, &place));
+  gb_status charged = write ? gb_path_charge(context, GB_FILE_BLOCK) : GB_OK;
+  if (charged != GB_OK) { gb_path_close(&place); return charged; }
   int opened = openat(place.folder, place.name, flags | O_CLOEXEC | (place.confined ? O_NOFOLLOW | O_NONBLOCK : 0),
                       0666), error = errno;
   struct stat info;
@@ -101,13 +101,13 @@ gb_status gb_place_open(gb_context *context, const char *path, int flags, int *f
     opened = -1;
     error = EACCES;
   }
-  gb_place_close(&place);
+  gb_path_close(&place);
   if (opened < 0) return gb_fail_errno(context, "open", path, error);
   *fd = opened;
   return GB_OK;
 }
 
-gb_status gb_place_charge(gb_context *context, uint64_t bytes) {
+gb_status gb_path_charge(gb_context *context, uint64_t bytes) {
   gb_file_policy *files = &context->files;
   if (files->most && bytes > files->most - files->written)
     return gb_fail(context, GB_EFILEBYTES, "the limit of %" PRIu64 " bytes written to files was reached", files->most);
@@ -115,11 +115,11 @@ gb_status gb_place_charge(gb_context *context, uint64_t bytes) {
   return GB_OK;
 }
 
-bool gb_place_exists(gb_context *context, const char *path) {
-  gb_place place;
+bool gb_path_exists(gb_context *context, const char *path) {
+  gb_path place;
   struct stat info;
-  if (gb_place_find(context, path, false, &place) != GB_OK) return false;
+  if (gb_path_find(context, path, false, &place) != GB_OK) return false;
   bool exists = !fstatat(place.folder, place.name, &info, place.confined ? AT_SYMLINK_NOFOLLOW : 0);
-  gb_place_close(&place);
+  gb_path_close(&place);
   return exists;
 }

@@ -1,7 +1,7 @@
-/* cpu/stream.h - results too large for any cache are written past the caches: a processor would otherwise read each
- * line before it is overwritten, and throw out what is still wanted. */
-#ifndef GB_CPU_STREAM_H
-#define GB_CPU_STREAM_H
+/* cpu/nontemporal.h - results too large for any cache are written past the caches: a processor would otherwise read
+ * each line before it is overwritten, and throw out what is still wanted. */
+#ifndef GB_CPU_NONTEMPORAL_H
+#define GB_CPU_NONTEMPORAL_H
 
 #include <stdint.h>
 #include <string.h>
@@ -11,9 +11,9 @@
 #endif
 
 /* Results from this size on: a usual last-level cache holds no more. */
-#define GB_STREAM_BYTES ((size_t)32 << 20)
+#define GB_NONTEMPORAL_BYTES ((size_t)32 << 20)
 
-/* Copy past the caches where the target is aligned; gb_stream_end must follow on the same thread. */
+/* Copy past the caches where the target is aligned; gb_nontemporal_end must follow on the same thread. */
 static inline void gb_stream(char *to, const char *from, size_t bytes) {
   size_t i = 0;
 #if defined(__AVX512F__)
@@ -28,7 +28,7 @@ static inline void gb_stream(char *to, const char *from, size_t bytes) {
 }
 
 /* Let other threads see what was streamed. */
-static inline void gb_stream_end(void) {
+static inline void gb_nontemporal_end(void) {
 #if defined(__SSE2__)
   _mm_sfence();
 #endif
