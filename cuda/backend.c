@@ -10,6 +10,7 @@
 #include "cuda/conv.h"
 #include "cuda/gemm.h"
 #include "cuda/upload.h"
+#include "graph/room.h"
 #include "tensor/slab.h"
 
 #include <stdarg.h>
@@ -212,7 +213,8 @@ static gb_status upload(gb_cuda_call *call, gb_cuda_tensor *number) {
 /* Describe the operands and run the kernel. `in` and `tensors` have room for n_in; the outputs follow in `tensors`. */
 static gb_status run_in_room(gb_cuda *cuda, gb_op_call *call, const gb_cuda_tensor **in, gb_cuda_tensor *tensors) {
   const gb_cuda_row *row = cuda->row[call->op];
-  gb_cuda_call c = { .op = call->op, .n_in = call->n_in, .n_out = call->n_out, .in = in, .attrs = call->attrs,
+  const gb_op_call *outer = call->context->graph->composite;
+  gb_cuda_call c = { .op = outer ? outer->op : call->op, .n_in = call->n_in, .n_out = call->n_out, .in = in, .attrs = call->attrs,
                      .stream = cuda->stream,
                      .place = { call->rng_seed, call->rng_offset, cuda->capturing ? cuda->advance : NULL },
                          .fault = cuda->fault, .in_place = call->in_place,

@@ -101,7 +101,7 @@ struct gb_op_call;
 struct gb_cuda;
 
 typedef struct gb_cuda_call {
-  gb_op op;
+  gb_op op;                                /* that faults in data are reported by: the outermost that runs */
   int n_in, n_out;
   const gb_cuda_tensor **in;               /* NULL where optional and absent */
   const gb_cuda_tensor *out[GB_CUDA_MOST_OUT];  /* NULL where not asked for; in place, out[0] is in[0]'s memory */

@@ -43,7 +43,7 @@ static gb_attention attention_of(const gb_attended *in) {
 
 /* By products. */
 static gb_status run_products(gb_cuda_call *call) {
-  return call->op == GB_OP_scaled_dot_product_attention ? gb_attend(call) : gb_attend_backward(call);
+  return call->call->op == GB_OP_scaled_dot_product_attention ? gb_attend(call) : gb_attend_backward(call);
 }
 
 static gb_status attention(gb_cuda_call *call) {

@@ -281,7 +281,7 @@ static inline gb_attr gb_attr_whole(int64_t value) {
 static inline gb_attr gb_attr_ints(int count, const int64_t *values) {
   gb_attr a = gb_attr_empty();
   a.count = (int8_t)count;
-  memcpy(a.ints, values, sizeof *values * (size_t)count);
+  if (count > 0) memcpy(a.ints, values, sizeof *values * (size_t)count);
   return a;
 }
 static inline gb_attr gb_attr_text(const char *text) { gb_attr a = gb_attr_empty(); a.text = text; return a; }

@@ -101,6 +101,14 @@ gb_tensor *gb_chain_detach(gb_chain *chain, gb_tensor *x) {
   return keep(chain, status, out);
 }
 
+gb_tensor *gb_chain_here(gb_chain *chain, const gb_op_call *call, gb_tensor *x) {
+  gb_device device = x->storage->device;
+  if (!ready(chain) || (device.type == call->device.type && device.index == call->device.index)) return x;
+  gb_tensor *out = NULL;
+  gb_status status = gb_op_to_device(chain->context, x, call->device, &out);
+  return keep(chain, status, out);
+}
+
 gb_tensor *gb_chain_full(gb_chain *chain, gb_dtype dtype, int ndim, const int64_t *shape, gb_device device,
                          double value) {
   if (!ready(chain)) return NULL;

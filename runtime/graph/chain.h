@@ -44,6 +44,8 @@ gb_tensor *gb_chain_zeros(gb_chain *chain, const gb_tensor *x);
 /* x without its history: what is made of it has no gradient by x. */
 gb_tensor *gb_chain_detach(gb_chain *chain, gb_tensor *x);
 /* A new tensor full of one value. */
+/* A 0-d input of the host's, a number for example, on the call's device; any other as it is. */
+gb_tensor *gb_chain_here(gb_chain *chain, const gb_op_call *call, gb_tensor *x);
 gb_tensor *gb_chain_full(gb_chain *chain, gb_dtype dtype, int ndim, const int64_t *shape, gb_device device,
                          double value);
 

@@ -253,7 +253,7 @@ static gb_status quantile_of(gb_op_call *call, bool ignore_nan) {
     values = GB_CHAIN(&chain, movedim, .x = x, .source = gb_attr_ints(1, (int64_t[]){ dim }),
                       .destination = gb_attr_ints(1, (int64_t[]){ -1 }));
   values = gb_chain_widen(&chain, sorted(&chain, values, -1, &indices));
-  q = gb_chain_cast(&chain, flat(&chain, q), x->dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32);
+  q = gb_chain_cast(&chain, flat(&chain, gb_chain_here(&chain, call, q)), x->dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32);
   gb_tensor *ranks = ranks_of(&chain, values, q, n, ignore_nan);
   int64_t wide[GB_MAX_NDIM], last = -1, first = 0;
   for (int i = 0; values && i < values->ndim; i++) wide[i] = i == values->ndim - 1 ? q->numel : values->shape[i];
@@ -302,6 +302,7 @@ static gb_status find_positions(gb_op_call *call, gb_tensor *line, gb_tensor *va
                         gb_shape_text(values->ndim, values->shape, b, sizeof b));
   gb_chain chain;
   gb_chain_begin(&chain, call->context);
+  values = gb_chain_here(&chain, call, values);
   gb_tensor *found = positions(&chain, line, line->ndim == 1 ? flat(&chain, values) : values, right);
   return gb_chain_end(&chain, shaped(&chain, found, values->ndim, values->shape), out);
 }
@@ -327,7 +328,8 @@ static gb_status isin_compose(gb_op_call *call) {
   gb_chain_begin(&chain, call->context);
   if (values->numel == 0) y = full(&chain, x, GB_BOOL, x->ndim, x->shape, invert);
   else {
-    gb_tensor *line = sorted(&chain, flat(&chain, values), 0, &order), *all = flat(&chain, x);
+    gb_tensor *line = sorted(&chain, flat(&chain, gb_chain_here(&chain, call, values)), 0, &order);
+    gb_tensor *all = flat(&chain, x);
     gb_tensor *at = whole(&chain, GB_OP_minimum, positions(&chain, line, all, false), values->numel - 1);
     gb_tensor *nearest = picked(&chain, line, 0, at);
     y = invert ? GB_CHAIN(&chain, ne, .x = all, .y = nearest) : GB_CHAIN(&chain, eq, .x = all, .y = nearest);
