@@ -214,11 +214,20 @@ static gb_status upload(gb_cuda_call *call, gb_cuda_tensor *number) {
 static gb_status run_in_room(gb_cuda *cuda, gb_op_call *call, const gb_cuda_tensor **in, gb_cuda_tensor *tensors) {
   const gb_cuda_row *row = cuda->row[call->op];
   const gb_op_call *outer = call->context->graph->composite;
-  gb_cuda_call c = { .op = outer ? outer->op : call->op, .n_in = call->n_in, .n_out = call->n_out, .in = in, .attrs = call->attrs,
-                     .stream = cuda->stream,
-                     .place = { call->rng_seed, call->rng_offset, cuda->capturing ? cuda->advance : NULL },
-                         .fault = cuda->fault, .in_place = call->in_place,
-                     .tf32 = call->context->tf32, .cuda = cuda, .call = call };
+  gb_cuda_call c = {
+    .op = outer ? outer->op : call->op,
+    .n_in = call->n_in,
+    .n_out = call->n_out,
+    .in = in,
+    .attrs = call->attrs,
+    .stream = cuda->stream,
+    .place = { call->rng_seed, call->rng_offset, cuda->capturing ? cuda->advance : NULL },
+    .fault = cuda->fault,
+    .in_place = call->in_place,
+    .tf32 = call->context->tf32,
+    .cuda = cuda,
+    .call = call,
+  };
   gb_status status = GB_OK;
   for (int i = 0; i < call->n_in; i++) {
     in[i] = call->in[i] ? &tensors[i] : NULL;

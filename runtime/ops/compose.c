@@ -1,7 +1,7 @@
 /* ops/compose.c - tensors arranged anew, and reductions in pairs: ops that are made of other ops.
  *
  * They have no kernels and no gradients of their own: what their steps have is theirs, on every device. Results share
- * memory with x where PyTorch's do (movedim, swapaxes, broadcast_to, atleast_1d) and never elsewhere. */
+ * memory with x where PyTorch's do (movedim, broadcast_to, atleast_1d) and never elsewhere. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,15 +80,6 @@ static gb_status movedim_compose(gb_op_call *call) {
   }
   return GB_RUN(call->context, permute, &GB_OUT(call, movedim)->y, .x = x, .dims = gb_attr_ints(x->ndim, order));
 }
-
-/* transpose, by NumPy's names. */
-static gb_status swapaxes_compose(gb_op_call *call) {
-  const gb_attrs_swapaxes *attrs = GB_ATTRS(call, swapaxes);
-  return GB_RUN(call->context, transpose, &GB_OUT(call, swapaxes)->y, .x = GB_IN(call, swapaxes)->x,
-                .first = attrs->first, .second = attrs->second);
-}
-_Static_assert(sizeof(gb_attrs_swapdims) == sizeof(gb_attrs_swapaxes) &&
-                 GB_ATTR_AT(swapdims, second) == GB_ATTR_AT(swapaxes, second), "read as swapaxes");
 
 static gb_status broadcast_to_compose(gb_op_call *call) {
   return GB_RUN(call->context, expand, &GB_OUT(call, broadcast_to)->y, .x = GB_IN(call, broadcast_to)->x,
@@ -664,8 +655,6 @@ static gb_status renorm_compose(gb_op_call *call) {
 
 const gb_op_impl gb_family_compose[] = {
   { .op = GB_OP_movedim, .compose = movedim_compose },
-  { .op = GB_OP_swapaxes, .compose = swapaxes_compose },
-  { .op = GB_OP_swapdims, .compose = swapaxes_compose },
   { .op = GB_OP_broadcast_to, .compose = broadcast_to_compose },
   { .op = GB_OP_atleast_1d, .compose = atleast_1d_compose },
   { .op = GB_OP_atleast_2d, .compose = atleast_2d_compose },

@@ -253,7 +253,8 @@ static gb_status quantile_of(gb_op_call *call, bool ignore_nan) {
     values = GB_CHAIN(&chain, movedim, .x = x, .source = gb_attr_ints(1, (int64_t[]){ dim }),
                       .destination = gb_attr_ints(1, (int64_t[]){ -1 }));
   values = gb_chain_widen(&chain, sorted(&chain, values, -1, &indices));
-  q = gb_chain_cast(&chain, flat(&chain, gb_chain_here(&chain, call, q)), x->dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32);
+  q = flat(&chain, gb_chain_here(&chain, call, q));
+  q = gb_chain_cast(&chain, q, x->dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32);
   gb_tensor *ranks = ranks_of(&chain, values, q, n, ignore_nan);
   int64_t wide[GB_MAX_NDIM], last = -1, first = 0;
   for (int i = 0; values && i < values->ndim; i++) wide[i] = i == values->ndim - 1 ? q->numel : values->shape[i];

@@ -5,8 +5,6 @@ from . import case, distinct, ints, rand, x0, x1, x2
 
 case("movedim", [rand(2, 3, 4)], [x0, 1, -1], lambda x: x.movedim(0, -1))
 case("movedim", [rand(2, 3, 4)], [x0, [1, 2], [3, 1]], lambda x: x.movedim((0, 1), (2, 0)), tag="two")
-case("swapaxes", [rand(2, 3, 4)], [x0, 1, 3], lambda x: x.swapaxes(0, 2))
-case("swapdims", [rand(2, 3, 4)], [x0, 1, 2], lambda x: x.swapdims(0, 1))
 case("broadcast_to", [rand(2, 1, 3)], [x0, [4, 2, 5, 3]], lambda x: x.broadcast_to(4, 2, 5, 3), growth=24)
 case("atleast_1d", [rand(2, 3)], [x0], lambda x: torch.atleast_1d(x))
 case("atleast_2d", [rand(5)], [x0], lambda x: torch.atleast_2d(x))
