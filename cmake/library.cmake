@@ -12,6 +12,10 @@ endif()
 if(LAPACK_LIBRARIES)
   list(APPEND ENGINE_LIBRARIES $<BUILD_INTERFACE:${LAPACK_LIBRARIES}> "$<INSTALL_INTERFACE:lapack$<SEMICOLON>blas>")
 endif()
+if(IMAGE_LIBRARIES)
+  string(REPLACE ";" "$<SEMICOLON>" names "${IMAGE_NAMES}")
+  list(APPEND ENGINE_LIBRARIES $<BUILD_INTERFACE:${IMAGE_LIBRARIES}> "$<INSTALL_INTERFACE:${names}>")
+endif()
 
 # The public headers as they are installed, and the table of ops that gibbous_ops.h reads.
 set(PUBLIC_HEADERS)
