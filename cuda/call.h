@@ -25,29 +25,14 @@ typedef struct gb_cuda_tensor gb_cuda_tensor;
 
 #define GB_TAKE_IN(name, text, flags) const gb_cuda_tensor *name;
 #define GB_TAKE_LIST(name, text) const gb_cuda_tensor *name; /* the first of them */
-#define GB_TAKE_ATTR(type, name, text, facts)
-#define GB_TAKE_NAMED
-#define GB_TAKE_OUT(name, text, kept)
 #define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) \
   __extension__ typedef struct gb_cuda_in_##name { arguments } gb_cuda_in_##name;
 #include "graph/ops.def"
-#undef GB_OP
-#undef GB_TAKE_IN
-#undef GB_TAKE_LIST
-#undef GB_TAKE_OUT
 
-#define GB_TAKE_IN(name, text, flags)
-#define GB_TAKE_LIST(name, text)
 #define GB_TAKE_OUT(name, text, kept) const gb_cuda_tensor *name;
 #define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) \
   __extension__ typedef struct gb_cuda_out_##name { arguments } gb_cuda_out_##name;
 #include "graph/ops.def"
-#undef GB_OP
-#undef GB_TAKE_IN
-#undef GB_TAKE_LIST
-#undef GB_TAKE_ATTR
-#undef GB_TAKE_NAMED
-#undef GB_TAKE_OUT
 
 #define GB_CUDA_IN(call, op) ((const gb_cuda_in_##op *)(const void *)(call)->in)
 #define GB_CUDA_OUT(call, op) ((const gb_cuda_out_##op *)(const void *)(call)->out)

@@ -16,7 +16,6 @@ static const row rows[GB_FUNCTION_COUNT] = {
 #define GB_FUNCTION(name, operands, cost, types, result, of_floats, of_ints, fault) \
   { GB_INPUTS_##operands, GB_NUMBERS_##operands, GB_MASK_##operands, cost, GB_IS_TEST_##result },
 #include "base/functions.def"
-#undef GB_FUNCTION
 };
 
 /* ====} */
@@ -45,7 +44,6 @@ static gb_dtype common_dtype(const gb_cuda_call *call, const row *r, gb_dtype re
 #define GB_FUNCTION(name, operands, cost, types, result, of_floats, of_ints, fault) \
   GB_WHERE_OP_##types(static_assert(sizeof(gb_cuda_out_##name) == sizeof(gb_cuda_out_add), #name " has one output");)
 #include "base/functions.def"
-#undef GB_FUNCTION
 
 /* Run a function, its inputs the first ones of the call, with the numbers a and b (NULL: none). */
 static gb_status run_function(gb_cuda_call *call, gb_function function, const gb_attr *a, const gb_attr *b) {
@@ -155,6 +153,5 @@ const gb_cuda_row gb_cuda_elementwise[] = {
 #define GB_FUNCTION(name, operands, cost, types, result, of_floats, of_ints, fault) \
   GB_WHERE_OP_##types({ GB_OP_##name, run<GB_FUNCTION_##name>, true },)
 #include "base/functions.def"
-#undef GB_FUNCTION
   { GB_OP_COUNT, NULL, false },
 };

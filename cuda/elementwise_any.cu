@@ -14,7 +14,6 @@ template <int count, bool dear> struct any_f32 {
 #define GB_FUNCTION(name, operands, cost, types, result, of_floats, of_ints, fault) \
   GB_WHERE_FLOATS_##types(CASE(name, f32))
 #include "base/functions.def"
-#undef GB_FUNCTION
     }
     return 0;
   }
@@ -28,7 +27,6 @@ template <int count> struct any_f64 {
 #define GB_FUNCTION(name, operands, cost, types, result, of_floats, of_ints, fault) \
   GB_WHERE_FLOATS_##types(CASE(name, f64))
 #include "base/functions.def"
-#undef GB_FUNCTION
     }
     return 0;
   }
@@ -42,7 +40,6 @@ template <int count> struct any_i64 {
 #define GB_FUNCTION(name, operands, cost, types, result, of_floats, of_ints, fault) \
   GB_WHERE_INTS_##types(CASE(name, i64))
 #include "base/functions.def"
-#undef GB_FUNCTION
     }
     return 0;
   }

@@ -13,5 +13,4 @@
 const gb_strips_run gb_strips_one[GB_FUNCTION_COUNT] = {
 #define GB_FUNCTION(name, operands, cost, types, result, of_floats, of_ints, fault) types##_STRIPS(name),
 #include "base/functions.def"
-#undef GB_FUNCTION
 };

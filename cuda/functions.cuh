@@ -47,7 +47,6 @@ typedef int64_t i64;
   GB_WHERE_FLOATS_##types(GB_FUNCTOR(name, f64, operands, cost, , GB_VALUES_##operands)) \
   GB_WHERE_INTS_##types(GB_FUNCTOR(name, i64, operands, cost, GB_REPORT_##types(name), GB_VALUES_##operands))
 #include "base/functions.def"
-#undef GB_FUNCTION
 
 /* Run a function over strips, if the walk is for strips; else false. NULL in the other file's table, and where a
  * function serves no floats. */

@@ -335,7 +335,6 @@ typedef T (*M(state_room))[GB_LANES];
     measures(NAME, real, suffix) \
   };
 #define STATE(name) char name;
-#define STATE_WHERE(name, condition) char name;
 #define OPTIMIZER(NAME, HYPERS, STATES, DOC) \
   struct NAME##_states_count { STATES };     \
   RULE(NAME, float, _f32, NO_MEASURES)       \
@@ -349,9 +348,6 @@ typedef T (*M(state_room))[GB_LANES];
   RULE(NAME, float, _f32, DIRECTIONS)     \
   RULE(NAME, double, _f64, DIRECTIONS)
 #include "base/optimizers.def"
-#undef OPTIMIZER
-#undef STATE
-#undef STATE_WHERE
 
 /* What the runs of a chunk add to the measures of their segments. */
 template <class Rule> struct measure_run {
@@ -447,7 +443,6 @@ static void run_direct(gb_stream stream, unsigned grid, const gb_pass *pass) {
     else { GB_LAUNCH(stream, direct_kernel<NAME##_f32>, grid, GB_THREADS, 0, *pass); }              \
     return;
 #include "base/optimizers.def"
-#undef OPTIMIZER
     case GB_OPTIMIZERS: return;
   }
 }
@@ -500,7 +495,6 @@ static void run_step(gb_stream stream, unsigned grid, const gb_pass *pass) {
     else { GB_LAUNCH(stream, step_kernel<NAME##_f32>, grid, GB_THREADS, 0, *pass); }              \
     return;
 #include "base/optimizers.def"
-#undef OPTIMIZER
     case GB_OPTIMIZERS: return;
   }
 }

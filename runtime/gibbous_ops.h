@@ -28,54 +28,27 @@ extern "C" {
 
 #define GB_TAKE_IN(name, text, flags) gb_tensor *name;
 #define GB_TAKE_LIST(name, text) gb_tensor *name; /* the first of them */
-#define GB_TAKE_ATTR(type, name, text, facts)
-#define GB_TAKE_NAMED
-#define GB_TAKE_OUT(name, text, kept)
 #define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) \
   __extension__ typedef struct gb_in_##name { arguments } gb_in_##name;
 #include "graph/ops.def"
-#undef GB_OP
-#undef GB_TAKE_IN
-#undef GB_TAKE_LIST
-#undef GB_TAKE_ATTR
-#undef GB_TAKE_OUT
 
-#define GB_TAKE_IN(name, text, flags)
-#define GB_TAKE_LIST(name, text)
 #define GB_TAKE_ATTR(type, name, text, facts) gb_attr name;
-#define GB_TAKE_OUT(name, text, kept)
 #define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) \
   __extension__ typedef struct gb_attrs_##name { arguments } gb_attrs_##name;
 #include "graph/ops.def"
-#undef GB_OP
-#undef GB_TAKE_ATTR
-#undef GB_TAKE_OUT
 
-#define GB_TAKE_ATTR(type, name, text, facts)
 #define GB_TAKE_OUT(name, text, kept) gb_tensor *name;
 #define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) \
   __extension__ typedef struct gb_out_##name { arguments } gb_out_##name;
 #include "graph/ops.def"
-#undef GB_OP
-#undef GB_TAKE_IN
-#undef GB_TAKE_LIST
-#undef GB_TAKE_ATTR
-#undef GB_TAKE_OUT
 
 /* In the order of the row, which gb_run_arguments knows. */
 #define GB_TAKE_IN(name, text, flags) gb_tensor *name;
 #define GB_TAKE_LIST(name, text) gb_tensor *const *name;
 #define GB_TAKE_ATTR(type, name, text, facts) gb_attr name;
-#define GB_TAKE_OUT(name, text, kept)
 #define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) \
   typedef struct gb_arguments_##name { arguments int count; } gb_arguments_##name;
 #include "graph/ops.def"
-#undef GB_OP
-#undef GB_TAKE_IN
-#undef GB_TAKE_LIST
-#undef GB_TAKE_ATTR
-#undef GB_TAKE_NAMED
-#undef GB_TAKE_OUT
 
 /* ====} */
 
@@ -84,8 +57,7 @@ extern "C" {
 /* What GB_RUN calls. `op` is the id that `name` has in this process, looked up on the first call (0 before); `row` is
  * the row that the caller was compiled with; `arguments` is its struct of arguments. */
 GB_API gb_status gb_run_arguments(gb_context *context, int32_t *op, const char *name, const char *row,
-                                  const void *arguments,
-                                  gb_tensor **out);
+                                  const void *arguments, gb_tensor **out);
 
 #define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc)                                    \
   static inline gb_status gb_run_##name(gb_context *context, const gb_arguments_##name *given, gb_tensor **out) { \
@@ -93,7 +65,6 @@ GB_API gb_status gb_run_arguments(gb_context *context, int32_t *op, const char *
     return gb_run_arguments(context, &op, #name, #arguments, given, out);                                         \
   }
 #include "graph/ops.def"
-#undef GB_OP
 
 #define GB_RUN(context, op, out, ...) gb_run_##op((context), &(gb_arguments_##op){ __VA_ARGS__ }, (out))
 

@@ -8,7 +8,6 @@
 enum {
 #define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) GB_OP_##name,
 #include "graph/ops.def"
-#undef GB_OP
   GB_OP_COUNT
 };
 
@@ -17,7 +16,6 @@ enum {
   GB_WORD_UNKNOWN,
 #define GB_WORD(word) GB_WORD_##word,
 #include "graph/words.def"
-#undef GB_WORD
   GB_WORD_COUNT
 };
 
@@ -33,10 +31,8 @@ static inline uint64_t gb_op_table_hash(void) {
   static const char text[] =
 #define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) #name " " #arguments "\n"
 #include "graph/ops.def"
-#undef GB_OP
 #define GB_WORD(word) #word "\n"
 #include "graph/words.def"
-#undef GB_WORD
       ;
   uint64_t hash = 14695981039346656037u;
   for (const char *at = text; *at; at++) hash = (hash ^ (unsigned char)*at) * 1099511628211u;

@@ -18,7 +18,6 @@ static const char *op_name(int op) {
   static const char *const names[GB_OP_COUNT] = {
 #define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) #name,
 #include "graph/ops.def"
-#undef GB_OP
   };
   return op >= 0 && op < GB_OP_COUNT ? names[op] : NULL;
 }

@@ -118,7 +118,6 @@ enum {
 #define GB_FUNCTION(name, operands, cost, types, result, of_floats, of_ints, fault) \
   GB_WHERE_FLOATS_##types(DEFINE(name, float, f32, operands, result, of_floats))
 #include "base/functions.def"
-#undef GB_FUNCTION
 #undef T
 #undef M
 
@@ -127,19 +126,16 @@ enum {
 #define GB_FUNCTION(name, operands, cost, types, result, of_floats, of_ints, fault) \
   GB_WHERE_FLOATS_##types(DEFINE(name, double, f64, operands, result, of_floats))
 #include "base/functions.def"
-#undef GB_FUNCTION
 #undef T
 #undef M
 
 #define GB_FUNCTION(name, operands, cost, types, result, of_floats, of_ints, fault) \
   GB_WHERE_INTS_##types(DEFINE(name, int64_t, i64, operands, result, of_ints))
 #include "base/functions.def"
-#undef GB_FUNCTION
 
 #define GB_FUNCTION(name, operands, cost, types, result, of_floats, of_ints, fault) \
   GB_WHERE_CHECKED_##types(GB_INLINE bool gb_##name##_fault(int64_t x, int64_t y) { return (void)x, fault; })
 #include "base/functions.def"
-#undef GB_FUNCTION
 
 #undef U
 #undef AT_LEAST
@@ -150,7 +146,6 @@ enum {
 typedef enum gb_function {
 #define GB_FUNCTION(name, operands, cost, types, result, of_floats, of_ints, fault) GB_FUNCTION_##name,
 #include "base/functions.def"
-#undef GB_FUNCTION
   GB_FUNCTION_COUNT
 } gb_function;
 

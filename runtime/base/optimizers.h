@@ -8,36 +8,22 @@
 typedef enum gb_optimizer_kind {
 #define OPTIMIZER(NAME, HYPERS, STATES, DOC) GB_##NAME,
 #include "base/optimizers.def"
-#undef OPTIMIZER
   GB_OPTIMIZERS
 } gb_optimizer_kind;
 
 /* gb_SGD_hyper, gb_Adam_hyper, ... */
 #define HYPER(name, preset, bound) double name;
-#define RATE HYPER
 #define PAIR(name, first, second, bound) double name##1, name##2;
 #define TRIPLE(name, first, second, third, bound) double name##1, name##2, name##3;
 #define FLAG(name) double name;
-#define FLAG_ON FLAG
 #define CHOICE(name, words) double name;
-#define NEEDS(condition, text)
 #define OPTIMIZER(NAME, HYPERS, STATES, DOC) \
   typedef struct gb_##NAME##_hyper { HYPERS FLAG(maximize) } gb_##NAME##_hyper;
 #include "base/optimizers.def"
-#undef OPTIMIZER
-#undef HYPER
-#undef RATE
-#undef PAIR
-#undef TRIPLE
-#undef FLAG
-#undef FLAG_ON
-#undef CHOICE
-#undef NEEDS
 
 typedef union gb_optim_longest {
 #define OPTIMIZER(NAME, HYPERS, STATES, DOC) gb_##NAME##_hyper NAME;
 #include "base/optimizers.def"
-#undef OPTIMIZER
 } gb_optim_longest;
 
 /* The hyperparameters of one group: numbers.AdamW.lr, or number[i] in the order of the declaration. */
@@ -46,19 +32,14 @@ typedef union gb_optim_numbers {
   double number[GB_OPTIM_NUMBERS];
 #define OPTIMIZER(NAME, HYPERS, STATES, DOC) gb_##NAME##_hyper NAME;
 #include "base/optimizers.def"
-#undef OPTIMIZER
 } gb_optim_numbers;
 
 /* The most states that an optimizer has. */
-#define STATE(name) char name;
-#define STATE_WHERE(name, condition) char name;
 typedef union gb_optim_most_states {
+#define STATE(name) char name;
 #define OPTIMIZER(NAME, HYPERS, STATES, DOC) struct { STATES char end; } NAME;
 #include "base/optimizers.def"
-#undef OPTIMIZER
 } gb_optim_most_states;
-#undef STATE
-#undef STATE_WHERE
 enum { GB_OPTIM_STATES = sizeof(gb_optim_most_states) - 1 };
 
 /* A backend cuts a slab into chunks of at least so many elements. */

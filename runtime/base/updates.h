@@ -18,17 +18,12 @@
 /* {==== what every rule has ==== */
 
 #define STATE(name) T name;
-#define STATE_WHERE(name, condition) T name;
 #define OPTIMIZER(NAME, HYPERS, STATES, DOC) typedef struct M(NAME##_states) { STATES } M(NAME##_states);
 #include "base/optimizers.def"
-#undef STATE
-#undef STATE_WHERE
-#undef OPTIMIZER
 
 /* X_load(room, i): the states of element i; 0 for one that the step does not use. */
 #define PLACE(name) (offsetof(states, name) / sizeof(T))
 #define STATE(name) s.name = STATE_IN(room, PLACE(name)) ? STATE_AT(room, PLACE(name), i) : 0;
-#define STATE_WHERE(name, condition) STATE(name)
 #define OPTIMIZER(NAME, HYPERS, STATES, DOC)                                                                    \
   GB_INLINE M(NAME##_states) M(NAME##_load)(M(state_room) room, int64_t i) {                                    \
     typedef M(NAME##_states) states;                                                                            \
@@ -38,8 +33,6 @@
     return s;                                                                                                   \
   }
 #include "base/optimizers.def"
-#undef STATE
-#undef OPTIMIZER
 
 /* X_store(room, i, s): the states of element i are s now. */
 #define STATE(name) if (STATE_IN(room, PLACE(name))) STATE_AT(room, PLACE(name), i) = s.name;
@@ -50,9 +43,6 @@
     STATES                                                                                                      \
   }
 #include "base/optimizers.def"
-#undef STATE
-#undef STATE_WHERE
-#undef OPTIMIZER
 #undef PLACE
 
 #define NUMBERS(NAME, ...) typedef struct M(NAME##_numbers) { T __VA_ARGS__; } M(NAME##_numbers);

@@ -62,7 +62,6 @@ typedef uint8_t u8;
   GB_WHERE_INTS_##types(LOOP(name, i64, operands, result)) \
   GB_WHERE_CHECKED_##types(CHECKED_LOOP(name))
 #include "base/functions.def"
-#undef GB_FUNCTION
 
 /* ====} */
 
@@ -143,7 +142,6 @@ static const row rows[GB_FUNCTION_COUNT] = {
 #define GB_FUNCTION(name, operands, cost, types, result, of_floats, of_ints, fault) \
   { types##_LOOPS(name), GB_IS_TEST_##result, GB_MASK_##operands, GB_NUMBERS_##operands, cost },
 #include "base/functions.def"
-#undef GB_FUNCTION
 };
 
 /* Rows of the loops above. */
@@ -157,7 +155,6 @@ static const int16_t function_of[GB_OP_COUNT] = {
 #define GB_FAMILY_elementwise GB_THIS_FAMILY
 #define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) GB_OF_FAMILY(family, FUNCTION_OF)(name)
 #include "graph/ops.def"
-#undef GB_OP
 };
 
 /* ====} */
@@ -167,7 +164,6 @@ static const int16_t function_of[GB_OP_COUNT] = {
 #define ONE_RESULT(name) _Static_assert(sizeof(gb_out_##name) == sizeof(gb_tensor *), #name " has one result");
 #define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) GB_OF_FAMILY(family, ONE_RESULT)(name)
 #include "graph/ops.def"
-#undef GB_OP
 
 /* What add's stands for in all ops of the family. */
 static gb_tensor *result(const gb_op_call *call) { return ((const gb_out_add *)(const void *)call->out)->z; }
@@ -395,7 +391,6 @@ void GB_CPU_FILL(elementwise)(gb_backend *backend) {
 #define GB_FUNCTION(name, operands, cost, types, result, of_floats, of_ints, fault) \
   GB_WHERE_OP_##types(backend->run[GB_OP_##name] = run;)
 #include "base/functions.def"
-#undef GB_FUNCTION
   backend->run[GB_OP_pow] = run_pow;
   backend->run[GB_OP_clamp] = run_clamp;
   backend->run[GB_OP_masked_fill] = run_masked_fill;

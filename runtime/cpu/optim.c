@@ -352,7 +352,6 @@ static const struct { run_fn step, measure, direct; } step_runs[][2] = {
 #define SHAPED(NAME, HYPERS, STATES, DOC)                                                                              \
   [GB_##NAME] = { { NAME##_run_f32, NULL, NAME##_direct_f32 }, { NAME##_run_f64, NULL, NAME##_direct_f64 } },
 #include "base/optimizers.def"
-#undef OPTIMIZER
 };
 
 /* Measure each segment: its parts are added in their order, whatever thread they came from. */

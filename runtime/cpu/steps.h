@@ -113,11 +113,8 @@ static void M(store_tile)(const pass *p, M(tile) *t) {
   }
 #define SHAPED MEASURED
 #include "base/optimizers.def"
-#undef OPTIMIZER
 #undef LOOPS
 #undef LOOP
-#undef STATE
-#undef STATE_WHERE
 
 /* X_run: a run of a segment. X_measure: what a run adds to the measures of its segment. X_direct: its directions. */
 #define RUN(NAME, measured)                                                                             \
@@ -160,5 +157,4 @@ static void M(store_tile)(const pass *p, M(tile) *t) {
       M(NAME##_directions)(to + t.at, t.w, t.g, &t, &numbers);                                             \
   }
 #include "base/optimizers.def"
-#undef OPTIMIZER
 #undef RUN

@@ -24,7 +24,6 @@ enum {
 #define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) \
   static const gb_item items_##name[] = { arguments { 0 } };
 #include "graph/ops.def"
-#undef GB_OP
 
 static const gb_op_info rows[GB_OP_COUNT] = {
 #define GB_OP(name_, family_, kind_, arguments_, where_, autocast_, derivative_, doc_) \
@@ -33,13 +32,11 @@ static const gb_op_info rows[GB_OP_COUNT] = {
     .derivative = GB_DERIVATIVE_##derivative_, .where = where_, .items = items_##name_, .row = #arguments_, \
     .list = -1 },
 #include "graph/ops.def"
-#undef GB_OP
 };
 
 static const char *const words[GB_WORD_COUNT] = {
 #define GB_WORD(word) [GB_WORD_##word] = #word,
 #include "graph/words.def"
-#undef GB_WORD
 };
 
 int gb_word_find(const char *text) {

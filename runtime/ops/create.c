@@ -15,7 +15,6 @@
 #define GB_FAMILY_create GB_THIS_FAMILY
 #define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) GB_OF_FAMILY(family, LIKE_CLONE)(name)
 #include "graph/ops.def"
-#undef GB_OP
 enum { X = GB_IN_AT(clone, x), Y = GB_OUT_AT(clone, y) };
 
 /* The result is like x in everything. */

@@ -35,7 +35,6 @@ enum { RESULT };
 #define GB_FAMILY_elementwise GB_THIS_FAMILY
 #define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) GB_OF_FAMILY(family, ONE_RESULT)(name)
 #include "graph/ops.def"
-#undef GB_OP
 
 /* Broadcast all inputs and allocate the result, dense in the order of the first input that is dense and has its
  * shape. */
@@ -524,7 +523,6 @@ enum {
 #define GB_OP(name, family, kind, arguments, where, autocast, derivative, doc) GB_OF_FAMILY(family, COUNT_RULE)(name)
   OPS_WITH_RULE = 0
 #include "graph/ops.def"
-#undef GB_OP
 };
 _Static_assert(OPS_WITH_RULE == RULES, "derivatives.def has a line for each op of the family, and no other");
 

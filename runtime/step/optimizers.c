@@ -18,7 +18,6 @@ enum {
 #define MEASURED(NAME, HYPERS, STATES, DOC) NAME##_measured = true, NAME##_shaped = false,
 #define SHAPED(NAME, HYPERS, STATES, DOC) NAME##_measured = false, NAME##_shaped = true,
 #include "base/optimizers.def"
-#undef OPTIMIZER
 };
 
 #define FROM_0 from_0
@@ -37,9 +36,7 @@ enum {
 #define FLAG(name) { #name, GB_HYPER_FLAG, false, PLACE(name), 1, { 0 }, "false", NULL },
 #define FLAG_ON(name) { #name, GB_HYPER_FLAG, false, PLACE(name), 1, { 1 }, "true", NULL },
 #define CHOICE(name, words) { #name, GB_HYPER_CHOICE, false, PLACE(name), 1, { 0 }, words, NULL },
-#define NEEDS(condition, text)
 #define STATE(name) #name,
-#define STATE_WHERE(name, condition) #name,
 #define OPTIMIZER(NAME, HYPERS, STATES, DOC)                                                                          \
   static const gb_optimizer_info *NAME##_info(void) {                                                                 \
     typedef gb_##NAME##_hyper numbers;                                                                                \
@@ -50,23 +47,11 @@ enum {
     return &info;                                                                                                     \
   }
 #include "base/optimizers.def"
-#undef OPTIMIZER
-#undef HYPER
-#undef RATE
-#undef PAIR
-#undef TRIPLE
-#undef FLAG
-#undef FLAG_ON
-#undef CHOICE
-#undef NEEDS
-#undef STATE
-#undef STATE_WHERE
 
 const gb_optimizer_info *gb_optimizer_info_of(gb_optimizer_kind kind) {
   static const gb_optimizer_info *(*const infos[])(void) = {
 #define OPTIMIZER(NAME, HYPERS, STATES, DOC) [GB_##NAME] = NAME##_info,
 #include "base/optimizers.def"
-#undef OPTIMIZER
   };
   return infos[kind]();
 }
@@ -84,16 +69,9 @@ const char *gb_hyper_refuses(const gb_hyper *hyper, double value) {
   return value >= bound->least && value < bound->below && (!bound->whole || value == floor(value)) ? NULL : bound->text;
 }
 
-#define HYPER(name, preset, bound)
-#define RATE HYPER
-#define PAIR(name, first, second, bound)
-#define TRIPLE(name, first, second, third, bound)
-#define FLAG(name)
-#define FLAG_ON(name)
-#define CHOICE(name, words)
-#define NEEDS(condition, text) if (!(condition)) return text;
 const char *gb_optimizer_needs(gb_optimizer_kind kind, const gb_optim_numbers *numbers) {
   switch (kind) {
+#define NEEDS(condition, text) if (!(condition)) return text;
 #define OPTIMIZER(NAME, HYPERS, STATES, DOC)                                                                          \
   case GB_##NAME: {                                                                                                   \
     const gb_##NAME##_hyper *h = &numbers->NAME;                                                                      \
@@ -102,16 +80,15 @@ const char *gb_optimizer_needs(gb_optimizer_kind kind, const gb_optim_numbers *n
     return NULL;                                                                                                      \
   }
 #include "base/optimizers.def"
-#undef OPTIMIZER
     case GB_OPTIMIZERS: break;
   }
   return NULL;
 }
 
-#define STATE(name) if (state-- == 0) return true;
-#define STATE_WHERE(name, condition) if (state-- == 0) return condition;
 bool gb_optimizer_uses(gb_optimizer_kind kind, const gb_optim_numbers *numbers, int state) {
   switch (kind) {
+#define STATE(name) if (state-- == 0) return true;
+#define STATE_WHERE(name, condition) if (state-- == 0) return condition;
 #define OPTIMIZER(NAME, HYPERS, STATES, DOC)                                                                          \
   case GB_##NAME: {                                                                                                   \
     const gb_##NAME##_hyper *h = &numbers->NAME;                                                                      \
@@ -120,7 +97,6 @@ bool gb_optimizer_uses(gb_optimizer_kind kind, const gb_optim_numbers *numbers, 
     return false;                                                                                                     \
   }
 #include "base/optimizers.def"
-#undef OPTIMIZER
     case GB_OPTIMIZERS: break;
   }
   return false;

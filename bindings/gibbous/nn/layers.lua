@@ -162,22 +162,26 @@ function GroupNorm:forward(x, more)
 end
 function GroupNorm:extra() return format("%d groups of %d channels", self.groups, self.channels) end
 
+-- What a norm of channels is made of: its options, a weight and a bias if affine, running statistics if they are kept.
+local function channel_statistics(self, features, o)
+  self.features, self.eps, self.momentum = features, o.eps, o.momentum
+  if o.affine then
+    self.weight = init.ones_(parameter(o, features))
+    self.bias = init.zeros_(parameter(o, features))
+  end
+  if o.track_running_stats then
+    self:register_buffer("running_mean", gb.zeros(features))
+    self:register_buffer("running_var", gb.ones(features))
+    self:register_buffer("num_batches_tracked", gb.zeros({}, { dtype = "int64" }))
+  end
+end
+native.channel_statistics = channel_statistics
+
 local function batch_norm(name, shapes, example, ndim_low, ndim_high)
   local class = layer(format("gb.nn.%s(features: size; eps: number = 1e-5, momentum: number = 0.1, affine: bool = \z
     true, track_running_stats: bool = true) -> module: Normalise each channel of x %s over the batch; by the running \z
     statistics when not training. Example: local y = %s", name, shapes,
-    example), function(self, features, o)
-    self.features, self.eps, self.momentum = features, o.eps, o.momentum
-    if o.affine then
-      self.weight = init.ones_(parameter(o, features))
-      self.bias = init.zeros_(parameter(o, features))
-    end
-    if o.track_running_stats then
-      self:register_buffer("running_mean", gb.zeros(features))
-      self:register_buffer("running_var", gb.ones(features))
-      self:register_buffer("num_batches_tracked", gb.zeros({}, { dtype = "int64" }))
-    end
-  end)
+    example), channel_statistics)
   function class:forward(x, more)
     if more ~= nil then refuse(self, "x") end
     if x.ndim < ndim_low or x.ndim > ndim_high then

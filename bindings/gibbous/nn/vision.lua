@@ -2,17 +2,10 @@
 -- and what drops whole channels; bags of embeddings. Options and defaults are PyTorch's.
 
 local gb, native = ...
-local fail, define = native.fail, native.define -- fail raises with the recipe's line
+local fail = native.fail -- raises with the recipe's line
 local nn = gb.nn
-local F, init = nn.functional, nn.init
-local format, match, rep, type, tostring, concat = string.format, string.match, string.rep, type, tostring, table.concat
-
--- A class of the library: its record describes what the constructor takes; fn(self, ...) initialises a module.
-local function layer(record, fn)
-  local class = native.library_class(match(record, "^gb%.nn%.([%w_]+)"))
-  class.init = define(record, "strict", fn, true)
-  return class
-end
+local F, init, layer = nn.functional, nn.init, native.layer
+local format, rep, type, tostring, concat = string.format, string.rep, type, tostring, table.concat
 
 -- forward(x) of one argument, and what the module says of itself.
 local function forward(class, fn, extra)
@@ -131,18 +124,7 @@ local function instance_norm(places, shapes, example)
   local class = layer(format("gb.nn.%s(features: size; eps: number = 1e-5, momentum: number = 0.1, affine: bool = \z
     false, track_running_stats: bool = false) -> module: Normalise each channel of each image of x %s. Example: \z
     local y = gb.nn.%s(2)(%s)", name, shapes, name, example),
-    function(self, features, o)
-      self.features, self.eps, self.momentum = features, o.eps, o.momentum
-      if o.affine then
-        self.weight = init.ones_(nn.Parameter(gb.empty(features)))
-        self.bias = init.zeros_(nn.Parameter(gb.empty(features)))
-      end
-      if o.track_running_stats then
-        self:register_buffer("running_mean", gb.zeros(features))
-        self:register_buffer("running_var", gb.ones(features))
-        self:register_buffer("num_batches_tracked", gb.zeros({}, { dtype = "int64" }))
-      end
-    end)
+    native.channel_statistics)
   forward(class, function(self, x)
     check_dims(name, x, places + 2)
     local single = x.ndim == places + 1
