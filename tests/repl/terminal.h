@@ -29,10 +29,14 @@ typedef struct terminal {
   int escape;                       /* where in an escape sequence the raw bytes are */
 } terminal;
 
-/* Start argv with the environment of this program and the settings "NAME=value" of the NULL-ended list. */
+/* Start argv with the environment of this program and the settings "NAME=value" of the NULL-ended list. Without a
+ * terminal the test ends here. */
 static inline terminal terminal_start(char *const argv[], char *const settings[]) {
   terminal t = { .fd = posix_openpt(O_RDWR | O_NOCTTY), .raw = calloc(1, 1), .text = calloc(1, 1) };
-  if (t.fd < 0 || grantpt(t.fd) || unlockpt(t.fd)) return t;
+  if (t.fd < 0 || grantpt(t.fd) || unlockpt(t.fd)) {
+    perror("this test needs a pseudo terminal (is /dev/pts mounted?)");
+    exit(1);
+  }
   ioctl(t.fd, TIOCSWINSZ, &(struct winsize){ .ws_row = 24, .ws_col = 80 });
   const char *name = ptsname(t.fd);
   t.pid = fork();
