@@ -177,9 +177,11 @@ static int is_terminal(lua_State *L) {
   return 1;
 }
 
-/* step_boundary(): between two steps of training. */
+/* step_boundary(): between two batches. What the last one was made into is dead where nothing was trained (evaluation),
+ * so that it need not add up until the loop ends. */
 static int step_boundary(lua_State *L) {
   gbl_step_boundary(L);
+  gbl_collect(L);
   return 0;
 }
 

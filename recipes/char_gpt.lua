@@ -32,31 +32,17 @@ local precision = amp.precision(args.precision)
 local text = data.text(args.data)
 local train, valid = text:split(0.9)
 
--- A transformer block: attention and MLP, each added to its input.
-local Block = nn.Module:extend("Block")
-function Block:init(width, heads)
-  self.norm1 = nn.LayerNorm(width, { bias = false })
-  self.attention = nn.MultiheadAttention(width, heads, { bias = false, dropout = args.dropout, is_causal = true })
-  self.norm2 = nn.LayerNorm(width, { bias = false })
-  self.mlp = nn.MLP(width, 4 * width, { bias = false, activation = "gelu" })
-  self.drop = nn.Dropout(args.dropout)
-end
-function Block:forward(x) -- <close> frees a handle at once; the graph keeps what backward needs
-  local a <close> = self.norm1(x)
-  local b <close> = self.attention(a)
-  local c, sum <close> = self.norm2:add(self.drop(b), x)
-  local d <close> = self.mlp(c)
-  c:free()
-  return sum + self.drop(d)
-end
-
 local GPT = nn.Module:extend("GPT")
 function GPT:init(vocabulary)
   self.tokens = nn.Embedding(vocabulary, args.width)
   self.positions = nn.Embedding(args.block, args.width)
   self.drop = nn.Dropout(args.dropout)
   self.blocks = {}
-  for i = 1, args.layers do self.blocks[i] = Block(args.width, args.heads) end
+  for i = 1, args.layers do
+    self.blocks[i] = nn.TransformerBlock(args.width, args.heads, {
+      bias = false, activation = "gelu", dropout = args.dropout, is_causal = true,
+    })
+  end
   self.norm = nn.LayerNorm(args.width, { bias = false })
   self:apply(function(module) -- GPT-2's initialisation; the head is the token table, transposed
     if module.weight and module.weight.ndim == 2 then nn.init.normal_(module.weight, 0, 0.02) end
@@ -69,11 +55,7 @@ end
 function GPT:features(ids)
   local time = gb.arange(ids:size(2), { device = ids.device })
   local x = self.drop(self.tokens(ids) + self.positions(time))
-  for _, block in ipairs(self.blocks) do
-    local y = block(x)
-    x:free()
-    x = y
-  end
+  for _, block in ipairs(self.blocks) do x = block(x) end
   return self.norm(x)
 end
 function GPT:loss(ids, targets)
@@ -82,14 +64,8 @@ end
 function GPT:next_logits(ids) return F.linear(self:features(ids)[{ {}, -1 }], self.tokens.weight) end
 
 local model = GPT(text:vocabulary_size()):to(args.device, precision)
-local decayed, plain = {}, {}
-for name, p in model:named_parameters() do table.insert(p.ndim >= 2 and decayed or plain, { name, p }) end
-local function group(list, decay)
-  local g = { params = {}, names = {}, weight_decay = decay }
-  for i, entry in ipairs(list) do g.names[i], g.params[i] = entry[1], entry[2] end
-  return g
-end
-local opt = optim.AdamW({ group(decayed, args.weight_decay), group(plain, 0) }, { lr = args.lr, betas = { 0.9, 0.99 } })
+local groups = optim.groups(model, { weight_decay = args.weight_decay })
+local opt = optim.AdamW(groups, { lr = args.lr, betas = { 0.9, 0.99 } })
 local schedule = optim.lr.Cosine(opt, {
   warmup = args.warmup, steps = math.max(args.steps - args.warmup, 1), last = args.min_lr / args.lr,
 })

@@ -52,31 +52,17 @@ local head, tail = train:split(0.99)
 local valid = args.valid ~= "" and data.tokens(args.valid, { dtype = args.dtype }) or tail
 if args.valid == "" then train = head end
 
--- A transformer block: attention and MLP, each added to its input.
-local Block = nn.Module:extend("Block")
-function Block:init(width, heads)
-  self.norm1 = nn.LayerNorm(width, { out = "autocast" })
-  self.attention = nn.MultiheadAttention(width, heads, { dropout = args.dropout, is_causal = true })
-  self.norm2 = nn.LayerNorm(width, { out = "autocast" })
-  self.mlp = nn.MLP(width, 4 * width, { activation = "gelu_tanh" })
-  self.drop = nn.Dropout(args.dropout)
-end
-function Block:forward(x) -- <close> frees a handle at once; the graph keeps what backward needs
-  local a <close> = self.norm1(x)
-  local b <close> = self.attention(a)
-  local c, sum <close> = self.norm2:add(self.drop(b), x)
-  local d <close> = self.mlp(c)
-  c:free()
-  return sum + self.drop(d)
-end
-
 local GPT2 = nn.Module:extend("GPT2")
 function GPT2:init()
   self.tokens = nn.Embedding(args.vocabulary, size.width)
   self.positions = nn.Embedding(size.context, size.width)
   self.drop = nn.Dropout(args.dropout)
   self.blocks = {}
-  for i = 1, size.layers do self.blocks[i] = Block(size.width, size.heads) end
+  for i = 1, size.layers do
+    self.blocks[i] = nn.TransformerBlock(size.width, size.heads, {
+      dropout = args.dropout, is_causal = true, norm_out = "autocast",
+    })
+  end
   self.norm = nn.LayerNorm(size.width, { out = "autocast" })
   self:apply(function(module) -- GPT-2's initialisation; the head is the token table, transposed
     if module.weight and module.weight.ndim == 2 then nn.init.normal_(module.weight, 0, 0.02) end
@@ -91,26 +77,16 @@ function GPT2:loss(ids, targets)
   local time = gb.arange(ids:size(2), { device = ids.device })
   local x = self.drop(self.tokens(ids) + self.positions(time))
   for _, part in ipairs(self.blocks) do
-    local y
-    if args.recompute then y = gb.recompute(part, x) else y = part(x) end
-    x:free()
-    x = y
+    if args.recompute then x = gb.recompute(part, x) else x = part(x) end
   end
   return F.linear_cross_entropy(self.norm(x):flatten(1, 2), self.tokens.weight, targets:flatten())
 end
 
 local model = GPT2():to(args.device, precision)
-local decayed, plain, count = {}, {}, 0
-for name, p in model:named_parameters() do
-  table.insert(p.ndim >= 2 and decayed or plain, { name, p })
-  count = count + p:numel()
-end
-local function group(list, decay)
-  local g = { params = {}, names = {}, weight_decay = decay }
-  for i, entry in ipairs(list) do g.names[i], g.params[i] = entry[1], entry[2] end
-  return g
-end
-local opt = optim.AdamW({ group(decayed, args.weight_decay), group(plain, 0) }, { lr = args.lr, betas = { 0.9, 0.95 } })
+local count = 0
+for _, p in ipairs(model:parameters()) do count = count + p:numel() end
+local groups = optim.groups(model, { weight_decay = args.weight_decay })
+local opt = optim.AdamW(groups, { lr = args.lr, betas = { 0.9, 0.95 } })
 local schedule = optim.lr.Cosine(opt, {
   warmup = args.warmup, steps = math.max(args.steps - args.warmup, 1), last = args.min_lr / args.lr,
 })

@@ -16,6 +16,20 @@ local function most_blocks(ops)
   return (gb.memory_stats("cpu").peak_total - before) / BLOCK
 end
 
+describe("a loop over batches without gradients", function()
+  -- Handles that were let go of added up to 64 MB before anything looked.
+  it("does not add up what its batches were made into", function()
+    local loader = gb.data.DataLoader(gb.data.TensorDataset(gb.rand(40, 256)), { batch_size = 1 })
+    local weight = gb.rand(1024, 256)
+    local before = gb.memory_stats("cpu").current_total
+    gb.reset_peak_memory_stats()
+    gb.no_grad(function()
+      for x in loader:iter() do local _ = x * weight end -- 1 MB
+    end)
+    expect(gb.memory_stats("cpu").peak_total - before < 15e6):to_be(true)
+  end)
+end)
+
 describe("a loop of small ops", function()
   -- A heap that grows by a fifth before Lua looks at it held 9,000 results, and 19,000 after 300,000 ops.
   it("holds the results of a few generations of handles", function()

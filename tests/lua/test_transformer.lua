@@ -131,9 +131,9 @@ describe("blocks", function()
       local a = block.attention
       local function attend(y)
         local function heads(t) return t:view(2, 5, 2, 4):transpose(2, 3) end
-        local z = F.scaled_dot_product_attention(heads(a.q_proj(y)), heads(a.k_proj(y)), heads(a.v_proj(y)), nil,
-          { is_causal = true })
-        return a.o_proj(z:transpose(2, 3):reshape(2, 5, 8))
+        local q, k, v = table.unpack(a.qkv(y):chunk(3, -1))
+        local z = F.scaled_dot_product_attention(heads(q), heads(k), heads(v), nil, { is_causal = true })
+        return a.proj(z:transpose(2, 3):reshape(2, 5, 8))
       end
       local want
       if norm_first then
@@ -145,6 +145,17 @@ describe("blocks", function()
       end
       expect(block(x)):to_be_close(want, 1e-6)
     end
+  end)
+  it("TransformerBlock: hooks may keep what they see", function()
+    local block, kept = nn.TransformerBlock(8, 2, { is_causal = true }), {}
+    for _, name in ipairs { "norm1", "attention", "mlp" } do
+      block[name]:register_forward_hook(function(_, _, y) kept[name] = y end)
+    end
+    local x = gb.randn(2, 5, 8)
+    block(x)
+    expect(kept.norm1):to_be_close(block.norm1(x), 1e-6)
+    expect(kept.attention):to_be_close(block.attention(kept.norm1), 1e-6)
+    expect(kept.mlp):to_have_shape(2, 5, 8)
   end)
   it("TransformerBlock: groups share keys and values, rotary knows distances, swiglu is gated", function()
     local block = nn.TransformerBlock(16, 4, { kv_heads = 2, norm = "rms", mlp = "swiglu", rotary = true, bias = false,

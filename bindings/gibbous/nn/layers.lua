@@ -46,6 +46,7 @@ local function keeps_nothing(module)
   end
   return true
 end
+native.keeps_nothing = keeps_nothing
 
 -- {==== linear ====
 

@@ -4,7 +4,7 @@
 -- added. Those of TransformerBlock are scaled_dot_product_attention's: bool, true: may look.
 
 local gb, native = ...
-local fail, drop, class_of = native.fail, native.drop, native.class_of
+local fail, drop, class_of, keeps_nothing = native.fail, native.drop, native.class_of, native.keeps_nothing
 local layer, method, parameter, refuse = native.layer, native.layer_method, native.empty_parameter, native.refuse_more
 local nn = gb.nn
 local F, init = nn.functional, nn.init
@@ -30,6 +30,9 @@ local function dropped(self, x)
   if not self.training or self.dropout == 0 then return x end
   return F.dropout(x, self.dropout, true)
 end
+
+-- What a branch adds to its input: x, in training with elements or samples dropped.
+local function branch(self, x) return dropped(self, self.drop_path(x)) end
 
 -- x [batch, time, heads * dim] as [batch, heads, time, dim].
 local function by_heads(x, heads) return x:unflatten(-1, { heads, x:size(-1) // heads }):transpose(2, 3) end
@@ -388,10 +391,12 @@ end
 local Block = layer("gb.nn.TransformerBlock(width: size, heads: size; kv_heads?: size, hidden?: size, norm_first: \z
   bool = true, norm: \"layer\"|\"rms\" = \"layer\", mlp: \"mlp\"|\"swiglu\" = \"mlp\", activation: string = \z
   \"gelu_tanh\", is_causal: bool = false, rotary: bool = false, rotary_base: number = 10000, interleaved: bool = \z
-  false, bias: bool = true, dropout: number = 0, drop_path: number = 0, eps: number = 1e-5, dtype?: dtype) -> \z
-  module: Self attention over x [batch, time, width] and two layers, each added to its input; called as module(x, \z
-  mask, { start = }), mask as scaled_dot_product_attention has it. kv_heads: keys and values are shared by groups of \z
-  queries. hidden: 4 * width, or 8/3 of it for swiglu, if not given. drop_path: stochastic depth of both branches. \z
+  false, bias: bool = true, dropout: number = 0, drop_path: number = 0, eps: number = 1e-5, norm_out: \z
+  \"float32\"|\"autocast\" = \"float32\", dtype?: dtype) -> module: Self attention over x [batch, time, width] and two \z
+  layers, each added to its input; called as module(x, mask, { start = }), mask as scaled_dot_product_attention has \z
+  it. kv_heads: keys and values are shared by groups of queries. Without them and rotary, attention is a \z
+  MultiheadAttention. hidden: 4 * width, or 8/3 of it for swiglu, if not given. drop_path: stochastic depth of both \z
+  branches. norm_out: out of the norms, as LayerNorm has it. \z
   Errors: heads that do not divide the width or each other. Example: local y = gb.nn.TransformerBlock(8, 2, { norm = \z
   \"rms\", mlp = \"swiglu\", rotary = true, is_causal = true })(gb.rand(2, 5, 8))", function(self, width, heads, o)
   local kv_heads = o.kv_heads or heads
@@ -404,12 +409,16 @@ local Block = layer("gb.nn.TransformerBlock(width: size, heads: size; kv_heads?:
   end
   check_share("TransformerBlock", "dropout", o.dropout)
   local function norm()
-    if o.norm == "rms" then return nn.RMSNorm(width, { eps = o.eps, dtype = o.dtype }) end
-    return nn.LayerNorm(width, { eps = o.eps, bias = o.bias, dtype = o.dtype })
+    if o.norm == "rms" then return nn.RMSNorm(width, { eps = o.eps, out = o.norm_out, dtype = o.dtype }) end
+    return nn.LayerNorm(width, { eps = o.eps, bias = o.bias, out = o.norm_out, dtype = o.dtype })
   end
-  self.norm_first, self.dropout = o.norm_first, o.dropout
+  self.norm_first, self.dropout, self.sums = o.norm_first, o.dropout, o.norm == "layer"
   self.norm1 = norm()
-  self.attention = GroupedAttention(width, heads, o)
+  if o.rotary or kv_heads < heads then self.attention = GroupedAttention(width, heads, o)
+  else
+    self.attention = nn.MultiheadAttention(width, heads,
+      { bias = o.bias, dropout = o.dropout, is_causal = o.is_causal, dtype = o.dtype })
+  end
   self.norm2 = norm()
   if o.mlp == "swiglu" then self.mlp = SwiGLU(width, o.hidden or (floor(8 * width / 3) + 7) // 8 * 8, o)
   else self.mlp = nn.MLP(width, o.hidden or 4 * width,
@@ -422,9 +431,28 @@ method(Block, "TransformerBlock:forward(x: tensor, mask?: tensor; start: count =
   is not [batch, time, width]. Example: local y = gb.nn.TransformerBlock(8, 2)(gb.rand(2, 5, 8))",
   function(self, x, mask, o)
   if x.ndim ~= 3 then fail(format("TransformerBlock expects x [batch, time, width], got %d dimensions", x.ndim)) end
-  local function part(fn) return function(y) return self.drop_path(fn(y)) end end
-  x = residual(self, "norm1", x, part(function(y) return self.attention(y, mask, o.start) end))
-  return residual(self, "norm2", x, part(self.mlp))
+  local attention, mlp = self.attention, self.mlp
+  local function attend(y) return attention(y, mask, attention.rotary and o.start or nil) end
+  if not self.norm_first then
+    x = self.norm1(x + branch(self, attend(x)))
+    return self.norm2(x + branch(self, mlp(x)))
+  end
+  local free = keeps_nothing(self) and drop or function() end
+  local sum
+  local normed = self.norm1(x)
+  local added = branch(self, attend(normed))
+  free(normed)
+  if self.sums then normed, sum = self.norm2:add(added, x)
+  else
+    sum = x + added
+    normed = self.norm2(sum)
+  end
+  free(added)
+  local second = branch(self, mlp(normed))
+  free(normed)
+  local y = sum + second
+  free(sum) free(second)
+  return y
 end)
 
 function Block:extra() return self.norm_first and "norm first" or "norm last" end
