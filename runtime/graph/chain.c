@@ -26,7 +26,8 @@ static gb_tensor *keep(gb_chain *chain, gb_status status, gb_tensor *made) {
   return status == GB_OK ? (chain->made[chain->count++] = made) : NULL;
 }
 
-gb_tensor *gb_chain_n(gb_chain *chain, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs) {
+/* Any op with one visible output. */
+static gb_tensor *chain_op(gb_chain *chain, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs) {
   if (!ready(chain)) return NULL;
   gb_tensor *out[GB_MAX_OUT] = { NULL };
   gb_status status = gb_apply(chain->context, op, in, n_in, attrs, out);
@@ -51,15 +52,11 @@ gb_tensor *gb_chain_pair(gb_chain *chain, gb_op op, const void *arguments, gb_te
 }
 
 gb_tensor *gb_chain_1(gb_chain *chain, gb_op op, gb_tensor *x, const gb_attr *attrs) {
-  return gb_chain_n(chain, op, (gb_tensor *[]){ x }, 1, attrs);
+  return chain_op(chain, op, (gb_tensor *[]){ x }, 1, attrs);
 }
 
 gb_tensor *gb_chain_2(gb_chain *chain, gb_op op, gb_tensor *x, gb_tensor *y, const gb_attr *attrs) {
-  return gb_chain_n(chain, op, (gb_tensor *[]){ x, y }, 2, attrs);
-}
-
-gb_tensor *gb_chain_3(gb_chain *chain, gb_op op, gb_tensor *x, gb_tensor *y, gb_tensor *z, const gb_attr *attrs) {
-  return gb_chain_n(chain, op, (gb_tensor *[]){ x, y, z }, 3, attrs);
+  return chain_op(chain, op, (gb_tensor *[]){ x, y }, 2, attrs);
 }
 
 gb_tensor *gb_chain_wrap(gb_chain *chain, double number) {

@@ -25,14 +25,11 @@ gb_status gb_chain_end(gb_chain *chain, gb_tensor *result, gb_tensor **out);
 
 gb_tensor *gb_chain_1(gb_chain *chain, gb_op op, gb_tensor *x, const gb_attr *attrs);
 gb_tensor *gb_chain_2(gb_chain *chain, gb_op op, gb_tensor *x, gb_tensor *y, const gb_attr *attrs);
-gb_tensor *gb_chain_3(gb_chain *chain, gb_op op, gb_tensor *x, gb_tensor *y, gb_tensor *z, const gb_attr *attrs);
 /* GB_CHAIN(chain, softmax, .x = x, .dim = gb_attr_int(-1)): any op with one visible output, its arguments by name. */
 #define GB_CHAIN(chain, op, ...) gb_chain_run((chain), GB_OP_##op, &(gb_arguments_##op){ __VA_ARGS__ })
 gb_tensor *gb_chain_run(gb_chain *chain, gb_op op, const void *arguments);
 /* The same of an op with two: the second goes to *second. */
 gb_tensor *gb_chain_pair(gb_chain *chain, gb_op op, const void *arguments, gb_tensor **second);
-/* Any op with one visible output; in[] may hold NULL where an input is optional. */
-gb_tensor *gb_chain_n(gb_chain *chain, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs);
 /* A number as an input of ops that take one in place of a tensor. */
 gb_tensor *gb_chain_wrap(gb_chain *chain, double number);
 gb_tensor *gb_chain_number(gb_chain *chain, gb_op op, gb_tensor *x, double number);
@@ -43,9 +40,9 @@ gb_tensor *gb_chain_widen(gb_chain *chain, gb_tensor *x);
 gb_tensor *gb_chain_zeros(gb_chain *chain, const gb_tensor *x);
 /* x without its history: what is made of it has no gradient by x. */
 gb_tensor *gb_chain_detach(gb_chain *chain, gb_tensor *x);
-/* A new tensor full of one value. */
 /* A 0-d input of the host's, a number for example, on the call's device; any other as it is. */
 gb_tensor *gb_chain_here(gb_chain *chain, const gb_op_call *call, gb_tensor *x);
+/* A new tensor full of one value. */
 gb_tensor *gb_chain_full(gb_chain *chain, gb_dtype dtype, int ndim, const int64_t *shape, gb_device device,
                          double value);
 

@@ -187,18 +187,6 @@ static gb_status run_plain(gb_context *c, gb_op op, const void *arguments, gb_te
   return status;
 }
 
-gb_status gb_op_1(gb_context *c, gb_op op, gb_tensor *x, const gb_attr *attrs,
-                  gb_tensor **out) { return apply_plain(c, op, &x, 1, attrs, out); }
-
-gb_status gb_op_2(gb_context *c, gb_op op, gb_tensor *x, gb_tensor *y, const gb_attr *attrs, gb_tensor **out) {
-  return apply_plain(c, op, (gb_tensor *[]){ x, y }, 2, attrs, out);
-}
-
-gb_status gb_op_3(gb_context *c, gb_op op, gb_tensor *x, gb_tensor *y, gb_tensor *z, const gb_attr *attrs,
-                  gb_tensor **out) {
-  return apply_plain(c, op, (gb_tensor *[]){ x, y, z }, 3, attrs, out);
-}
-
 gb_status gb_op_number(gb_context *c, gb_op op, gb_tensor *x, double number, gb_tensor **out) {
   gb_tensor *wrapped;
   GB_TRY(gb_tensor_wrap_number(c, number, &wrapped));

@@ -218,7 +218,6 @@ typedef struct gb_grad_call {
 #define GB_NEEDS(grad, op, name) ((grad)->need[GB_IN_AT(op, name)])
 /* Where that gradient goes: the shape and the dtype that the input had. */
 #define GB_EDGE(grad, op, name) (&(grad)->node->edges[GB_IN_AT(op, name)])
-#define GB_SAVED_OUT(grad, i) ((grad)->saved[(grad)->n_in + (i)])
 #define GB_WANTS(grad, op, name) ((gb_dtype)(grad)->want[GB_IN_AT(op, name)])
 /* Inside the engine ids are known: no look-up. */
 #undef GB_RUN
@@ -239,10 +238,6 @@ gb_status gb_run_out(gb_context *context, gb_op op, const void *arguments, gb_te
 gb_status gb_apply_out(gb_context *context, gb_op op, gb_tensor *const *in, int n_in, const gb_attr *attrs,
                        gb_tensor *const *given, gb_tensor **out);
 
-gb_status gb_op_1(gb_context *c, gb_op op, gb_tensor *x, const gb_attr *attrs, gb_tensor **out);
-gb_status gb_op_2(gb_context *c, gb_op op, gb_tensor *x, gb_tensor *y, const gb_attr *attrs, gb_tensor **out);
-gb_status gb_op_3(gb_context *c, gb_op op, gb_tensor *x, gb_tensor *y, gb_tensor *z, const gb_attr *attrs,
-                  gb_tensor **out);
 /* x op number, e.g. GB_OP_mul */
 gb_status gb_op_number(gb_context *c, gb_op op, gb_tensor *x, double number, gb_tensor **out);
 gb_status gb_op_cast(gb_context *c, gb_tensor *x, gb_dtype dtype, gb_tensor **out);

@@ -73,7 +73,8 @@ static gb_status prelu(gb_op_call *call) {
                         " channels (dimension 2); give one for each, or one for all", weight->numel, channels);
   gb_chain_begin(&chain, call->context);
   gb_tensor *above = OPN(gt, x, 0), *below = filled(&chain, x, above, 0);
-  gb_tensor *y = gb_chain_3(&chain, GB_OP_where, above, x, OP2(mul, per_channel(&chain, x, weight), below), NULL);
+  below = OP2(mul, per_channel(&chain, x, weight), below);
+  gb_tensor *y = GB_CHAIN(&chain, where, .condition = above, .x = x, .y = below);
   return gb_chain_end(&chain, y, &GB_OUT(call, prelu)->y);
 }
 

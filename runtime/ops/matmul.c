@@ -526,7 +526,7 @@ static gb_status hidden_layer(gb_grad_call *grad, gb_activation activation, gb_t
   const gb_out_mlp *kept = GB_KEPT(grad, mlp);
   gb_attr approximate;
   gb_op op = gb_activation_forward(activation, &approximate);
-  if (gb_activation_needs_argument(activation)) return gb_op_1(grad->context, op, kept->pre, &approximate, out);
+  if (gb_activation_needs_argument(activation)) return gb_apply(grad->context, op, &kept->pre, 1, &approximate, out);
   gb_tensor_retain(*out = kept->hidden);
   return GB_OK;
 }

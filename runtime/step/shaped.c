@@ -46,7 +46,7 @@ static gb_status normalise(gb_context *c, const gb_Muon_hyper *h, gb_tensor *x, 
   if (status == GB_OK && !tall) gb_tensor_retain(wide = narrow);
   if (status == GB_OK) status = GB_RUN(c, norm, &norm, .x = wide, .p = gb_attr_num(2));
   if (status == GB_OK) status = gb_op_number(c, GB_OP_maximum, norm, h->eps, &least);
-  if (status == GB_OK) status = gb_op_2(c, GB_OP_div, wide, least, NULL, out);
+  if (status == GB_OK) status = GB_RUN(c, div, out, .x = wide, .y = least);
   gb_drop(&narrow);
   gb_drop(&wide);
   gb_drop(&norm);

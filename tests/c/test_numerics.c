@@ -188,7 +188,7 @@ static void test_boundaries(gb_context *c) {
 /* A view, against its elements in row-major order. */
 static void check_view(gb_context *c, const char *what, gb_tensor *x) {
   gb_tensor *flat = NULL;
-  CHECK(gb_op_1(c, GB_OP_clone, x, NULL, &flat) == GB_OK); /* dense in some order, which counts do not depend on */
+  CHECK(GB_RUN(c, clone, &flat, .x = x) == GB_OK); /* dense in some order, which counts do not depend on */
   void *elements = malloc((size_t)x->numel * gb_dtype_bytes((gb_dtype)x->dtype) + 8);
   if (!elements) abort();
   peek_bits(flat, 0, x->numel, elements);

@@ -249,7 +249,7 @@ static void test_refusals(void) {
                    "share their memory"));
   CHECK(gb_op_cast(context, part, GB_INT64, &integer) == GB_OK);
   CHECK(fails_with(gb_optimizer_add_group(opt, &integer, NULL, 1, NULL), GB_EDTYPE, "int64"));
-  CHECK(gb_op_2(context, GB_OP_add, whole, whole, NULL, &sum) == GB_OK);
+  CHECK(GB_RUN(context, add, &sum, .x = whole, .y = whole) == GB_OK);
   CHECK(fails_with(gb_optimizer_add_group(opt, &sum, NULL, 1, NULL), GB_EINVAL, "leaves"));
   float memory[4] = { 0 };
   gb_tensor *lent;

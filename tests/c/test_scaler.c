@@ -58,7 +58,7 @@ static gb_scaler *scaler_with(double init, double growth, double backoff, int64_
 static gb_status backward(gb_scaler *scaler, gb_tensor *p, double slope) {
   gb_tensor *product = NULL, *loss = NULL, *scaled = NULL;
   CHECK(gb_op_number(context, GB_OP_mul, p, slope, &product) == GB_OK &&
-        gb_op_1(context, GB_OP_sum, product, NULL, &loss) == GB_OK);
+        GB_RUN(context, sum, &loss, .x = product) == GB_OK);
   if (scaler) CHECK(gb_scaler_scale(scaler, loss, &scaled) == GB_OK);
   gb_status status = gb_backward(scaled ? scaled : loss, NULL, false, false);
   gb_drop(&product);
