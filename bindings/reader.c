@@ -68,7 +68,8 @@ static const struct { const char *name, *class, *expected; } object_kinds[] = {
   { "precision", "precision", "a precision of gb.amp.precision" }, { "progress", "progress", "a bar of gb.progress" },
   { "graph", "graph", "a graph of gb.cuda.graph" }, { "ctx", "ctx", "the context of a gb.Function" },
   { "expect", "expect", "what gb.test.expect returned" }, { "numerics", "numerics", "a record of gb.amp.numerics" },
-  { "audit", "audit", "a record of gb.amp.audit" }, { NULL, NULL, NULL },
+  { "audit", "audit", "a record of gb.amp.audit" },
+  { "logger", "Logger", "a logger of gb.Logger" }, { NULL, NULL, NULL },
 };
 
 static int find_object_kind(const char *name, bool by_class) {

@@ -64,7 +64,7 @@ local types = {
     schedule = "gb.Schedule", loader = "gb.DataLoader",
   dataset = "gb.dataset", text = "gb.text", tokens = "gb.tokens", precision = "gb.precision", policy = "gb.policy",
     hook = "gb.hook", progress = "gb.progress",
-  expect = "gb.expect",
+  expect = "gb.expect", logger = "gb.Logger",
 }
 
 -- Words of Lua's, which cannot name a parameter.
@@ -227,7 +227,7 @@ local function class_lines(kind)
 end
 
 local modules = { "gb.nn", "gb.nn.functional", "gb.nn.init", "gb.nn.utils", "gb.optim", "gb.optim.lr", "gb.amp",
-  "gb.data", "gb.io",
+  "gb.data", "gb.io", "gb.Logger",
   "gb.cuda", "gb.random", "gb.test" }
 
 -- The kinds of objects whose methods are described, sorted, tensors and modules first; layers are fields of gb.nn.
@@ -314,6 +314,8 @@ local sections = {
   { "gb.data", "^gb%.data%.", "" },
   { "DataLoader", "^DataLoader:", "" },
   { "gb.io", "^gb%.io%.", "" },
+  { "gb.Logger", "^gb%.Logger%.", "The numbers of a run in files that other programs read while it goes on." },
+  { "Loggers", "^Logger:", "" },
   { "gb.cuda", "^gb%.cuda%.", "" },
   { "gb.random", "^gb%.random%.", "Numbers of the random stream: the same seed gives the same ones, and checkpoints \z
     keep where it is." },

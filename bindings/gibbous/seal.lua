@@ -16,7 +16,7 @@ local later = {
   ["gb.optim.lr"] = {},
   ["gb.amp"] = { "initialize", "set_global_policy", "fp8" },
   ["gb.data"] = { "images", "npy", "random_split", "transforms" },
-  ["gb.io"] = { "npy", "npz", "images", "tensorboard", "jsonl", "onnx" },
+  ["gb.io"] = { "npy", "npz", "images", "onnx" },
   ["gb.random"] = { "fork" },
   ["gb.cuda"] = { "properties", "synchronize", "memory_allocated", "max_memory_allocated", "memory_summary", "graph" },
 }
