@@ -311,8 +311,8 @@ static int set_steps(lua_State *L) {
   gb_optimizer *optimizer = gbl_check_object(L, 1, &gbl_optimizer_type);
   const gb_optim_param *list;
   lua_Integer i = luaL_checkinteger(L, 2), steps = luaL_checkinteger(L, 3);
-  if (i < 1 || i > gb_optimizer_params(optimizer, &list) || steps < 0)
-    return gbl_error(L, "optimizer: the state names a parameter %d at step %d", (int)i, (int)steps);
+  if (i < 1 || i > gb_optimizer_params(optimizer, &list))
+    return gbl_error(L, "optimizer: the state names a parameter %d", (int)i);
   gbl_check_status(L, gb_optimizer_set_steps(optimizer, (int)i - 1, steps));
   return 0;
 }

@@ -125,8 +125,8 @@ end
 -- The saved state of parameter i must have the tensors that the optimizer has, in their shapes.
 local function check_saved(i, saved, tensors)
   local steps = type(saved) == "table" and math.type(saved.steps) and math.tointeger(saved.steps)
-  if not steps or steps < 0 then
-    fail(format("load_state_dict: the state of parameter %d has no number of steps", i))
+  if not steps or steps < 0 or steps > 1 << 53 then -- as many as a double counts
+    fail(format("load_state_dict: the state of parameter %d has no number of steps from 0 to 2^53", i))
   end
   for name, t in next, tensors do
     local given = saved[name]

@@ -4,6 +4,7 @@
  * here is what surrounds it: options, names, the scale that gradients carry, and the versions of what was written. A
  * step first makes everything that may be missing (moments, masters that follow a parameter changed by hand), so that
  * it fails, if it does, before a weight has changed. */
+#include <inttypes.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -278,6 +279,8 @@ int gb_optimizer_state(gb_optimizer *optimizer, int param, gb_optim_state out[GB
 
 gb_status gb_optimizer_set_steps(gb_optimizer *optimizer, int param, int64_t steps) {
   const gb_optim_param *p = &optimizer->params[param];
+  if (steps < 0 || steps > INT64_C(1) << 53) /* what a double counts, and steps can be added to */
+    return gb_fail(optimizer->context, GB_EINVAL, "%" PRId64 " is no number of steps; it is 0 .. 2^53", steps);
   p->segment->steps = steps;
   if (!p->slab->counters) return GB_OK;
   gb_backend *backend = gb_context_backend(optimizer->context, p->slab->counters->storage->device);

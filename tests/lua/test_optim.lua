@@ -565,6 +565,11 @@ describe("refuses", function()
     local state = adam:state_dict()
     state.state[1].exp_avg = nil
     expect(function() adam:load_state_dict(state) end):to_fail("exp_avg")
+    for _, steps in ipairs { -1, math.maxinteger, (1 << 53) + 1, 0 / 0, 1.5, "1" } do
+      state = adam:state_dict()
+      state.state[1].steps = steps
+      expect(function() adam:load_state_dict(state) end):to_fail("number of steps from 0 to 2^53")
+    end
     expect(function() adam:load_state_dict() end):to_fail("load_state_dict")
     expect(function() adam:load_state_dict {} end):to_fail("load_state_dict")
   end)
