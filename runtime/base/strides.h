@@ -1,4 +1,4 @@
-/* base/strides.h - what strides alone say of a view, for the engine and its backends. */
+/* base/strides.h - sizes, and what strides alone say of a view, for the engine and its backends. */
 #ifndef GB_BASE_STRIDES_H
 #define GB_BASE_STRIDES_H
 
@@ -6,6 +6,16 @@
 #include <stdint.h>
 
 #include "gibbous.h"
+
+/* The most elements that a tensor or a view may have: their bytes, and working memory for some of them in each thread,
+ * can be counted in 64 bits, and a double holds every position. */
+#define GB_MAX_NUMEL (INT64_C(1) << 53)
+
+/* a * b of sizes; what 64 bits cannot count is a size that no tensor may have. */
+static inline int64_t gb_size_times(int64_t a, int64_t b) {
+  int64_t product;
+  return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
+}
 
 /* No two positions of a view are the same element: dims in order of stride, each step beyond all that the smaller ones
  * reach. */

@@ -3,6 +3,7 @@
  * A cast by autocast is not a graph node: the node's edge keeps the original input and the dtype it was cast to, and
  * the cast operand is what backward saves. Kernels of the float32 class read 16-bit inputs directly, so nothing is cast
  * for them. */
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -537,8 +538,8 @@ gb_status gb_run_out(gb_context *context, gb_op op, const void *arguments, gb_te
   }
   memcpy(&count, at, sizeof count);
   if (info->list < 0) return apply(context, op, in, n_in, attrs, given, out, !out);
-  if (count < 0 || (count && !list))
-    return gb_fail(context, GB_EINVAL, "%s: the list is NULL, or .count is negative", info->name);
+  if (count < 0 || count > INT_MAX / 2 || (count && !list))
+    return gb_fail(context, GB_EINVAL, "%s: the list is NULL, or .count, %d, is out of range", info->name, count);
   gb_block *room = gb_context_alloc(context, (gb_device){ GB_CPU, 0 }, sizeof *in * (size_t)(n_in + count),
                                     GB_MEM_SCRATCH);
   if (!room) return context->error_code;
@@ -564,6 +565,9 @@ gb_status gb_run_arguments(gb_context *context, int32_t *op, const char *name, c
                      name, GB_SIGNATURE(gb_op_get(context, id)));
     __atomic_store_n(op, known = id + 1, __ATOMIC_RELAXED);
   }
+  if (known < 0 || known > GB_OP_COUNT)
+    return gb_fail(context, GB_EINVAL, "%s: the caller keeps %d as its id, which no op has; it begins as 0", name,
+                   (int)known);
   return gb_run(context, known - 1, arguments, out);
 }
 

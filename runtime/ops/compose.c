@@ -251,6 +251,10 @@ static gb_status block_diag_compose(gb_op_call *call) {
 static gb_tensor *on_diagonal(gb_chain *chain, gb_tensor *x, int64_t offset) {
   int last = x->ndim - 1;
   int64_t n = x->shape[last], down = offset < 0 ? -offset : 0, right = offset > 0 ? offset : 0, m = n + down + right;
+  size_t bytes;
+  if (chain->status == GB_OK)
+    chain->status = gb_shape_bytes(chain->context, (gb_dtype)x->dtype, 2, (int64_t[]){ m, m }, &bytes);
+  if (chain->status != GB_OK) return NULL;
   int64_t shape[GB_MAX_NDIM + 1], before = down * m + right, behind = m * m - before - n * (m + 1);
   memcpy(shape, x->shape, sizeof x->shape);
   if (n == 0) {
@@ -431,6 +435,7 @@ static gb_status take_along_dim_compose(gb_op_call *call) {
 
 /* Of the positions along one dim of size `size`, those that are in index, as bools. */
 static gb_tensor *those_in(gb_chain *chain, gb_tensor *index, int64_t size) {
+  if (!index) return NULL; /* an earlier step failed */
   gb_device device = index->storage->device;
   gb_tensor *none = gb_chain_full(chain, GB_BOOL, 1, &size, device, 0);
   gb_tensor *yes = gb_chain_full(chain, GB_BOOL, 0, NULL, device, 1);

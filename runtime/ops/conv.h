@@ -79,12 +79,14 @@ static inline gb_conv_sizes gb_pool_sizes_of(int dims, const int64_t *x, gb_pool
   return s;
 }
 
-/* Strides of [n, c, h, w] with the channels last in memory; of a weight, with the input channels last. */
+/* Strides of [n, c, h, w] with the channels last in memory; of a weight, with the input channels last. Of a shape that
+ * is too large for any tensor, which whoever allocates it turns down, they are meaningless numbers. */
 static inline void gb_channels_last_strides(const int64_t *shape, int64_t *strides) {
+  uint64_t row = (uint64_t)shape[1] * (uint64_t)shape[3];
   strides[1] = 1;
   strides[3] = shape[1];
-  strides[2] = shape[1] * shape[3];
-  strides[0] = shape[1] * shape[3] * shape[2];
+  strides[2] = (int64_t)row;
+  strides[0] = (int64_t)(row * (uint64_t)shape[2]);
 }
 
 /* Convolutions that are made of those over two dimensions: conv_more.c. */

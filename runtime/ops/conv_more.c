@@ -184,7 +184,7 @@ static gb_status check_transposed(gb_op_call *call, int at, const lists *l, int6
   if (x[1] % groups)
     return gb_call_fail(call, GB_ESHAPE, "groups = %" PRId64 " must divide the input's %" PRId64 " channels", groups,
                         x[1]);
-  GB_TRY(check_bias(call, w[1] * groups));
+  GB_TRY(check_bias(call, gb_size_times(w[1], groups)));
   for (int i = at; i < 3; i++) {
     if (l->after[i] >= l->stride[i])
       return gb_call_fail(call, GB_EINVAL, "output_padding is %" PRId64 "; it must be smaller than stride, which is %"
@@ -202,7 +202,8 @@ static gb_status check_transposed(gb_op_call *call, int at, const lists *l, int6
 static gb_tensor *transposed(gb_chain *chain, gb_tensor *x, gb_tensor *weight, const lists *l, const gb_attr *groups,
                              const int64_t out[3]) {
   if (chain->status != GB_OK) return NULL;
-  const int64_t shape[4] = { x->shape[0], weight->shape[1] * groups->integer, out[1], out[2] };
+  const int64_t channels = gb_size_times(weight->shape[1], groups->integer);
+  const int64_t shape[4] = { x->shape[0], channels, out[1], out[2] };
   return GB_CHAIN(chain, conv2d_backward_input, .grad = x, .weight = weight, .shape = gb_attr_ints(4, shape),
                   .stride = pair_of(l->stride), .padding = pair_of(l->padding), .dilation = pair_of(l->dilation),
                   .groups = *groups);

@@ -177,7 +177,8 @@ gb_status gb_adaptive_max_pool3d_compose(gb_op_call *call) {
 }
 
 gb_status gb_scatter_places(gb_context *c, gb_tensor *grad, gb_tensor *places, const int64_t *shape, gb_tensor **out) {
-  const int64_t *s = grad->shape, from[3] = { s[0], s[1], s[2] * s[3] }, to[3] = { s[0], s[1], shape[2] * shape[3] };
+  const int64_t *s = grad->shape, from[3] = { s[0], s[1], s[2] * s[3] };
+  const int64_t to[3] = { s[0], s[1], gb_size_times(shape[2], shape[3]) };
   gb_chain chain;
   gb_chain_begin(&chain, c);
   gb_tensor *wide = gb_chain_widen(&chain, grad), *dx = NULL;
@@ -325,8 +326,8 @@ static gb_status unpool_compose(gb_op_call *call, const unpool *u) {
                         gb_shape_text(x->ndim, x->shape, a, sizeof a),
                         gb_shape_text(indices->ndim, indices->shape, b, sizeof b));
   GB_TRY(unpooled_shape(call, u, x, shape));
-  for (int i = 2; i < u->dims + 2; i++) each *= shape[i], from *= x->shape[i];
-  const int64_t planes = shape[0] * shape[1], all = planes * each, flat = planes * from;
+  for (int i = 2; i < u->dims + 2; i++) each = gb_size_times(each, shape[i]), from *= x->shape[i];
+  const int64_t planes = shape[0] * shape[1], all = gb_size_times(planes, each), flat = planes * from;
   const gb_device device = gb_tensor_device(x);
   gb_chain chain;
   gb_chain_begin(&chain, call->context);

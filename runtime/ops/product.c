@@ -398,7 +398,7 @@ static gb_status kron_compose(gb_op_call *call) {
         m = i < ndim - y->ndim ? 1 : y->shape[i - ndim + y->ndim];
     wide[2 * i] = n, wide[2 * i + 1] = 1;
     narrow[2 * i] = 1, narrow[2 * i + 1] = m;
-    shape[i] = n * m;
+    shape[i] = gb_size_times(n, m);
   }
   gb_chain chain;
   gb_chain_begin(&chain, call->context);

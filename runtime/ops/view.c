@@ -28,8 +28,8 @@ static layout layout_of(const gb_tensor *x) {
   return l;
 }
 
-/* A position as Lua writes it. */
-static int64_t in_lua(int64_t position) { return position >= 0 ? position + 1 : position; }
+/* A position as Lua writes it; the largest one, which no tensor has, stays as it is. */
+static int64_t in_lua(int64_t position) { return position >= 0 && position < INT64_MAX ? position + 1 : position; }
 
 /* Take a dimension away. */
 static void drop_dim(layout *l, int dim) {
@@ -433,7 +433,7 @@ static gb_status slice_layout(gb_op_call *call, layout *l) {
   GB_TRY(taken_dim(call, &attrs->dim, l, &dim));
   int64_t size = l->shape[dim], step = attrs->step.integer, first = attrs->first.integer, last = attrs->last.integer;
   int64_t from = first < 0 ? first + size : first, to = last < 0 ? last + size : last;
-  if (to == from - 1 && from >= 0 && from <= size) {
+  if (from >= 0 && from <= size && to == from - 1) {
     l->shape[dim] = 0;
     return GB_OK;
   }
@@ -554,6 +554,8 @@ static gb_status as_strided_backward_check(gb_op_call *call) {
   GB_TRY(gb_require_float(call, GB_IN_AT(as_strided_backward, grad)));
   if (shape->count != strides->count)
     return gb_call_fail(call, GB_EINVAL, "%d sizes but %d strides", (int)shape->count, (int)strides->count);
+  size_t bytes;
+  GB_TRY(gb_shape_bytes(call->context, (gb_dtype)grad->dtype, shape->count, shape->ints, &bytes));
   gb_tensor dense = { .ndim = shape->count, .numel = 1 };
   for (int i = 0; i < shape->count; i++)
     dense.numel *= dense.shape[i] = shape->ints[i], dense.stride[i] = strides->ints[i];

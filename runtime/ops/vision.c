@@ -60,7 +60,8 @@ typedef struct pad_sides { int64_t size, cut[2], put[2]; } pad_sides;
 static gb_status pad_sides_of(gb_op_call *call, pad_sides *sides) {
   const gb_tensor *x = GB_IN(call, pad)->x;
   const gb_attr *pad = &GB_ATTRS(call, pad)->pad;
-  int64_t mode = GB_ATTRS(call, pad)->mode.integer;
+  int64_t mode = GB_ATTRS(call, pad)->mode.integer, padded[GB_MAX_NDIM];
+  size_t bytes;
   char text[96];
   if (pad->count % 2 || pad->count / 2 > x->ndim)
     return gb_call_fail(call, GB_EINVAL,
@@ -71,6 +72,7 @@ static gb_status pad_sides_of(gb_op_call *call, pad_sides *sides) {
     int at = 2 * (x->ndim - 1 - d);
     pad_sides *s = &sides[d];
     *s = (pad_sides){ .size = x->shape[d] };
+    padded[d] = x->shape[d];
     if (at >= pad->count) continue;
     for (int k = 0; k < 2; k++) {
       int64_t n = pad->ints[at + k];
@@ -82,6 +84,7 @@ static gb_status pad_sides_of(gb_op_call *call, pad_sides *sides) {
     if (s->size < 0)
       return gb_call_fail(call, GB_ESHAPE, "pad cuts %" PRId64 " and %" PRId64 " elements off dimension %d, which has %"
                           PRId64, s->cut[0], s->cut[1], d + 1, x->shape[d]);
+    padded[d] = s->put[0] + s->size + s->put[1];
     int64_t most = s->put[0] > s->put[1] ? s->put[0] : s->put[1];
     if (most == 0 || mode == GB_WORD_constant) continue;
     int64_t reach = mode == GB_WORD_reflect ? s->size - 1 : mode == GB_WORD_circular ? s->size : most;
@@ -90,7 +93,7 @@ static gb_status pad_sides_of(gb_op_call *call, pad_sides *sides) {
                           most,
                           gb_word_text(mode), d + 1, s->size);
   }
-  return GB_OK;
+  return gb_shape_bytes(call->context, (gb_dtype)x->dtype, x->ndim, padded, &bytes);
 }
 
 /* n elements that x's own make along dim, for the side before (0) or after (1) it. */
@@ -200,7 +203,8 @@ static gb_status pixel_shuffle_compose(gb_op_call *call) {
   if (s.c % (r * r))
     return gb_call_fail(call, GB_ESHAPE, "the %" PRId64 " channels of x are no multiple of factor^2, %" PRId64, s.c,
                         r * r);
-  const int64_t six[6] = { s.batch, s.c / (r * r), r, r, s.h, s.w }, last[3] = { s.c / (r * r), s.h * r, s.w * r };
+  const int64_t six[6] = { s.batch, s.c / (r * r), r, r, s.h, s.w };
+  const int64_t last[3] = { s.c / (r * r), gb_size_times(s.h, r), gb_size_times(s.w, r) };
   return rearranged(call, GB_IN(call, pixel_shuffle)->x, six, (int64_t[]){ 0, 1, 4, 2, 5, 3 }, last,
                     &GB_OUT(call, pixel_shuffle)->y);
 }
@@ -213,7 +217,8 @@ static gb_status pixel_unshuffle_compose(gb_op_call *call) {
     return gb_call_fail(call, GB_ESHAPE,
                         "height %" PRId64 " and width %" PRId64 " of x are no multiples of factor, %" PRId64,
                         s.h, s.w, r);
-  const int64_t six[6] = { s.batch, s.c, s.h / r, r, s.w / r, r }, last[3] = { s.c * r * r, s.h / r, s.w / r };
+  const int64_t six[6] = { s.batch, s.c, s.h / r, r, s.w / r, r };
+  const int64_t last[3] = { gb_size_times(s.c, r * r), s.h / r, s.w / r };
   return rearranged(call, GB_IN(call, pixel_unshuffle)->x, six, (int64_t[]){ 0, 1, 3, 5, 2, 4 }, last,
                     &GB_OUT(call, pixel_unshuffle)->y);
 }
@@ -257,8 +262,9 @@ static gb_status count_windows(gb_op_call *call, windows *w) {
 static void window_view(const windows *w, int64_t n, int64_t channels, int64_t *shape, int64_t *strides) {
   int64_t height = w->image[0] + 2 * w->padding[0], width = w->image[1] + 2 * w->padding[1];
   const int64_t sizes[6] = { n, channels, w->kernel[0], w->kernel[1], w->count[0], w->count[1] };
-  const int64_t steps[6] = { channels * height * width, height * width, w->dilation[0] * width, w->dilation[1],
-                             w->stride[0] * width, w->stride[1] };
+  const int64_t plane = gb_size_times(height, width);
+  const int64_t steps[6] = { gb_size_times(channels, plane), plane, gb_size_times(w->dilation[0], width),
+                             w->dilation[1], gb_size_times(w->stride[0], width), w->stride[1] };
   memcpy(shape, sizes, sizeof sizes);
   memcpy(strides, steps, sizeof steps);
 }
@@ -273,7 +279,7 @@ static gb_status im2col_compose(gb_op_call *call) {
   memcpy(w.image, x->shape + x->ndim - 2, sizeof w.image);
   GB_TRY(count_windows(call, &w));
   int64_t n = batched ? x->shape[0] : 1, channels = x->shape[x->ndim - 3], shape[6], strides[6];
-  int64_t columns[3] = { n, channels * w.kernel[0] * w.kernel[1], w.count[0] * w.count[1] };
+  int64_t columns[3] = { n, gb_size_times(channels, w.kernel[0] * w.kernel[1]), gb_size_times(w.count[0], w.count[1]) };
   window_view(&w, n, channels, shape, strides);
   gb_chain c;
   gb_chain_begin(&c, call->context);
@@ -297,11 +303,11 @@ static gb_status col2im_compose(gb_op_call *call) {
   GB_TRY(count_windows(call, &w));
   bool batched = x->ndim == 3;
   int64_t n = batched ? x->shape[0] : 1, rows = x->shape[x->ndim - 2], places = w.kernel[0] * w.kernel[1];
-  if (rows % places || x->shape[x->ndim - 1] != w.count[0] * w.count[1])
+  if (rows % places || x->shape[x->ndim - 1] != gb_size_times(w.count[0], w.count[1]))
     return gb_call_fail(call, GB_ESHAPE,
                         "x has %" PRId64 " rows and %" PRId64 " columns; windows of %" PRId64 " places over "
                         "this output_size are %" PRId64 " columns, and the rows a multiple of the places", rows,
-                        x->shape[x->ndim - 1], places, w.count[0] * w.count[1]);
+                        x->shape[x->ndim - 1], places, gb_size_times(w.count[0], w.count[1]));
   int64_t channels = rows / places, shape[6], strides[6], dense[4];
   const int64_t padded[4] = { n, channels, w.image[0] + 2 * w.padding[0], w.image[1] + 2 * w.padding[1] };
   window_view(&w, n, channels, shape, strides);
@@ -633,7 +639,10 @@ static gb_status affine_grid_compose(gb_op_call *call) {
                         "{n, c, d, h, w} [n, 3, 4], and no size is 0",
                         gb_shape_text(theta->ndim, theta->shape, text, sizeof text));
   int64_t places = 1, column[GB_MAX_NDIM], all[GB_MAX_NDIM], shape[GB_MAX_NDIM] = { size[0] };
-  for (int i = 0; i < count; i++) places *= size[2 + i], shape[1 + i] = all[i] = size[2 + i], column[i] = 1;
+  for (int i = 0; i < count; i++) {
+    places = gb_size_times(places, size[2 + i]);
+    shape[1 + i] = all[i] = size[2 + i], column[i] = 1;
+  }
   shape[1 + count] = count, all[count] = column[count] = 1;
   gb_chain c;
   gb_chain_begin(&c, call->context);
@@ -734,7 +743,8 @@ static gb_status sum_channels(gb_context *c, gb_tensor *padded, int64_t channels
     gb_tensor *one = NULL, *next = NULL;
     status = GB_RUN(c, narrow, &one, .x = padded, .dim = gb_attr_int(1), .start = gb_attr_int(k),
                     .length = gb_attr_int(channels));
-    if (status == GB_OK && sum) {
+    if (status != GB_OK) break;
+    if (sum) {
       status = GB_RUN(c, add, &next, .x = sum, .y = one);
       gb_drop(&one), gb_drop(&sum);
       sum = next;
@@ -750,14 +760,15 @@ static gb_status local_response_norm_compose(gb_op_call *call) {
   const gb_attrs_local_response_norm *attrs = GB_ATTRS(call, local_response_norm);
   GB_TRY(gb_require_float(call, GB_IN_AT(local_response_norm, x)));
   GB_TRY(gb_require_ndim(call, GB_IN_AT(local_response_norm, x), 3, 5));
-  int64_t size = attrs->size.integer, pad[GB_MAX_NDIM] = { 0 };
+  int64_t size = attrs->size.integer, pad[GB_MAX_NDIM] = { 0 }, most = x->shape[1] > 0 ? x->shape[1] - 1 : 0;
   int at = 2 * (x->ndim - 2);
-  pad[at] = size / 2, pad[at + 1] = (size - 1) / 2;
+  pad[at] = size / 2 < most ? size / 2 : most; /* what lies farther out is 0 for every channel */
+  pad[at + 1] = (size - 1) / 2 < most ? (size - 1) / 2 : most;
   gb_chain c;
   gb_chain_begin(&c, call->context);
   gb_tensor *square = gb_chain_1(&c, GB_OP_square, gb_chain_widen(&c, x), NULL);
   gb_tensor *padded = GB_CHAIN(&c, pad, .x = square, .pad = gb_attr_ints(at + 2, pad));
-  if (c.status == GB_OK) c.status = sum_channels(call->context, padded, x->shape[1], size, &sum);
+  if (c.status == GB_OK) c.status = sum_channels(call->context, padded, x->shape[1], pad[at] + pad[at + 1] + 1, &sum);
   gb_tensor *below = moved(&c, scaled(&c, sum, attrs->alpha.number / (double)size), attrs->k.number);
   gb_tensor *y = gb_chain_2(&c, GB_OP_div, x, gb_chain_number(&c, GB_OP_pow, below, attrs->beta.number), NULL);
   gb_status status = gb_chain_end(&c, c.status == GB_OK ? gb_chain_cast(&c, y, (gb_dtype)x->dtype) : NULL,

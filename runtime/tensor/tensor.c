@@ -58,7 +58,7 @@ void gb_contiguous_strides(int ndim, const int64_t *shape, int64_t *strides) {
   int64_t stride = 1;
   for (int i = ndim - 1; i >= 0; i--) {
     strides[i] = stride;
-    stride *= shape[i] > 0 ? shape[i] : 1;
+    stride = gb_size_times(stride, shape[i] > 0 ? shape[i] : 1);
   }
 }
 
@@ -88,8 +88,7 @@ static gb_tensor *tensor_shell(gb_context *context, gb_dtype dtype, int ndim, co
   return t;
 }
 
-/* The bytes that shape needs, or an error where it is negative, too deep or too large. */
-static gb_status shape_bytes(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape, size_t *bytes) {
+gb_status gb_shape_bytes(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape, size_t *bytes) {
   if (ndim < 0 || ndim > GB_MAX_NDIM)
     return gb_fail(context, GB_ESHAPE, "a tensor has at most %d dimensions, %d were asked for", GB_MAX_NDIM, ndim);
   if (ndim && !shape) return gb_refuse(context, "the shape is NULL, and there are dimensions");
@@ -102,7 +101,7 @@ static gb_status shape_bytes(gb_context *context, gb_dtype dtype, int ndim, cons
     empty |= shape[i] == 0;
     overflow |= __builtin_mul_overflow(numel, shape[i] > 0 ? shape[i] : 1, &numel);
   }
-  if (overflow || numel > (int64_t)(PTRDIFF_MAX / 16))
+  if (overflow || numel > GB_MAX_NUMEL)
     return gb_fail(context, GB_ESHAPE, "the shape has more elements than memory can hold");
   *bytes = empty ? 0 : (size_t)numel * gb_dtype_bytes(dtype);
   return GB_OK;
@@ -112,7 +111,7 @@ gb_status gb_tensor_new_as(gb_context *context, gb_dtype dtype, int ndim, const 
                            gb_device device,
                            gb_memory_category category, gb_tensor **out) {
   size_t bytes;
-  GB_TRY(shape_bytes(context, dtype, ndim, shape, &bytes));
+  GB_TRY(gb_shape_bytes(context, dtype, ndim, shape, &bytes));
   if (!gb_is_device(device) || !gb_context_pool(context, device))
     return gb_fail(context, GB_EDEVICE, "the device is not available: no backend of type %d is loaded", device.type);
   gb_tensor *t = tensor_shell(context, dtype, ndim, shape, strides, 0);
@@ -147,7 +146,7 @@ gb_status gb_tensor_over(gb_context *context, void *data, gb_dtype dtype, int nd
                          void (*release)(void *), void *user,
                          gb_tensor **out) {
   size_t bytes;
-  GB_TRY(shape_bytes(context, dtype, ndim, shape, &bytes));
+  GB_TRY(gb_shape_bytes(context, dtype, ndim, shape, &bytes));
   gb_tensor *t = tensor_shell(context, dtype, ndim, shape, NULL, 0);
   if (!t) return context->error_code;
   t->storage = storage_new(context, (gb_device){ GB_CPU, 0 }, bytes, GB_MEM_OTHER);
@@ -161,10 +160,11 @@ gb_status gb_tensor_over(gb_context *context, void *data, gb_dtype dtype, int nd
 
 gb_status gb_tensor_view(gb_tensor *of, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset,
                          gb_tensor **out) {
-  int64_t numel = 1; /* an expanded view may count more elements than memory holds, but not more than an int64 does */
+  int64_t numel = 1; /* an expanded view may count more elements than memory holds */
   bool overflow = false;
   for (int i = 0; i < ndim; i++) overflow |= __builtin_mul_overflow(numel, shape[i] > 0 ? shape[i] : 1, &numel);
-  if (overflow) return gb_fail(of->storage->context, GB_ESHAPE, "the shape has more elements than can be counted");
+  if (overflow || numel > GB_MAX_NUMEL)
+    return gb_fail(of->storage->context, GB_ESHAPE, "the shape has more elements than can be counted");
   GB_TRY(gb_context_expect(of->storage->context, (uint64_t)numel));
   gb_tensor *t = tensor_shell(of->storage->context, (gb_dtype)of->dtype, ndim, shape, strides, offset);
   if (!t) return of->storage->context->error_code;

@@ -10,6 +10,7 @@
 
 #include "base/formats.h"
 #include "base/pool.h"
+#include "base/strides.h"
 #include "gibbous.h"
 
 struct gb_node;
@@ -123,6 +124,8 @@ static inline void gb_tensor_bump(gb_tensor *t) { t->storage->version++; }
 /* Does a result of this tensor need a gradient: is it a leaf that asks for one, or computed from one? */
 static inline bool gb_tensor_in_graph(const gb_tensor *t) { return t->requires_grad || t->node; }
 
+/* The bytes that a shape needs, or an error where it is negative, too deep or too large. */
+gb_status gb_shape_bytes(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape, size_t *bytes);
 /* As gb_tensor_new, counted under a category. strides NULL: contiguous; otherwise dense in some order (not checked). */
 gb_status gb_tensor_new_as(gb_context *context, gb_dtype dtype, int ndim, const int64_t *shape, const int64_t *strides,
                            gb_device device,

@@ -204,9 +204,28 @@ static void test_thrown_together(void) {
 
 /* ====} */
 
+/* Calls by name: an id that the caller did not get from here, and a list longer than any. */
+static void test_names(void) {
+  gb_context *c = open_context(1, NULL);
+  gb_tensor *x = new_noise(c, GB_FLOAT32, 1, SHAPE(4), 1), *y = NULL;
+  for (int i = 0; i < 2; i++) {
+    int32_t id = i ? -1 : GB_OP_COUNT + 1;
+    CHECK(gb_run_arguments(c, &id, "softmax", "", &(gb_arguments_softmax){ .x = x }, &y) == GB_EINVAL && !y);
+  }
+  CHECK(GB_RUN(c, cat, &y, .xs = &x, .count = INT32_MAX) == GB_EINVAL && !y);
+  CHECK(GB_RUN(c, cat, &y, .xs = &x, .count = -1) == GB_EINVAL && !y);
+  /* A position that no tensor has. */
+  CHECK(GB_RUN(c, select, &y, .x = x, .dim = gb_attr_int(0), .position = gb_attr_int(INT64_MAX)) == GB_EINDEX && !y);
+  CHECK(GB_RUN(c, narrow, &y, .x = x, .dim = gb_attr_int(0), .start = gb_attr_int(INT64_MAX),
+               .length = gb_attr_int(1)) == GB_EINDEX && !y);
+  gb_tensor_release(x);
+  gb_context_close(c);
+}
+
 int main(void) {
   test_null();
   test_options();
+  test_names();
   test_other_context();
   test_thrown_together();
   return check_report();

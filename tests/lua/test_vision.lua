@@ -46,6 +46,14 @@ describe("pad", function()
     expect(function() F.pad(x, { -2, -2 }) end):to_fail("has 3")
     expect(function() F.pad(x, { 1, 1 }, "same") end):to_fail("replicate")
   end)
+  it("says so where the result has more elements than can be counted", function()
+    for _, mode in ipairs { "constant", "replicate" } do
+      local function pad() return F.pad(gb.ones(2, 2, 2), { 1 << 31, 1 << 31, 1 << 31, 1 << 31 }, mode) end
+      expect(pad):to_fail("more elements")
+    end
+    expect(function() F.pixel_shuffle(gb.ones(1, 1, 1):expand(0, 1 << 40, 1 << 7), 1 << 30) end):to_fail("")
+    expect(function() F.pixel_unshuffle(gb.zeros(1 << 40, 0, 0), 1 << 30) end):to_fail("more elements")
+  end)
 end)
 
 describe("interpolate", function()
@@ -176,6 +184,15 @@ describe("whole channels dropped", function()
     local c, d = draw()
     expect(a):to_equal_bits(c)
     expect(b):to_equal_bits(d)
+  end)
+end)
+
+describe("local_response_norm", function()
+  it("takes a window that is wider than the channels are many, in no more time", function()
+    local x = gb.randn(2, 3, 4)
+    local y = F.local_response_norm(x, 1 << 30, { alpha = 2.0 ^ 30 })
+    expect(y):to_equal_bits(F.local_response_norm(x, 64, { alpha = 64 }))
+    expect(y):to_be_close(x / (x:square():sum(2, { keepdim = true }) + 1):pow(0.75))
   end)
 end)
 
