@@ -187,7 +187,9 @@ typedef struct norm_gradients { gb_tensor *dx, *dnormal, *dy; } norm_gradients;
 
 static norm_gradients compose(gb_chain *c, gb_tensor *grad, gb_tensor *input, gb_tensor *weight, int dims, double eps,
                               bool centre) {
-  gb_tensor *x = gb_chain_widen(c, input), *dy = gb_chain_cast(c, grad, (gb_dtype)(x ? x->dtype : input->dtype));
+  gb_tensor *x = gb_chain_widen(c, input);
+  if (c->status != GB_OK) return (norm_gradients){ NULL, NULL, NULL };
+  gb_tensor *dy = gb_chain_cast(c, grad, (gb_dtype)x->dtype);
   gb_tensor *centred = centre ? gb_chain_2(c, GB_OP_sub, x, mean_of_last(c, x, dims), NULL) : x;
   gb_tensor *variance = mean_of_last(c, gb_chain_2(c, GB_OP_mul, centred, centred, NULL), dims);
   gb_tensor *rstd = gb_chain_1(c, GB_OP_rsqrt, gb_chain_number(c, GB_OP_add, variance, eps), NULL);

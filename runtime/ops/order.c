@@ -208,7 +208,8 @@ static gb_tensor *ranks_of(gb_chain *chain, gb_tensor *values, gb_tensor *q, int
   }
   gb_tensor *nan = GB_CHAIN(chain, isnan, .x = part(chain, values, last, n - 1, 1));
   gb_tensor *ranks = gb_chain_number(chain, GB_OP_mul, q, (double)(n - 1));
-  gb_tensor *end = full(chain, values ? values : q, q ? (gb_dtype)q->dtype : GB_FLOAT32, 0, NULL, (double)(n - 1));
+  if (chain->status != GB_OK) return NULL;
+  gb_tensor *end = full(chain, values, q ? (gb_dtype)q->dtype : GB_FLOAT32, 0, NULL, (double)(n - 1));
   return GB_CHAIN(chain, where, .condition = nan, .x = end, .y = ranks);
 }
 
@@ -257,8 +258,11 @@ static gb_status quantile_of(gb_op_call *call, bool ignore_nan) {
   q = gb_chain_cast(&chain, q, x->dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32);
   gb_tensor *ranks = ranks_of(&chain, values, q, n, ignore_nan);
   int64_t wide[GB_MAX_NDIM], last = -1, first = 0;
-  for (int i = 0; values && i < values->ndim; i++) wide[i] = i == values->ndim - 1 ? q->numel : values->shape[i];
-  if (values) ranks = GB_CHAIN(&chain, expand, .x = ranks, .shape = gb_attr_ints(values->ndim, wide));
+  if (chain.status == GB_OK) {
+    memcpy(wide, values->shape, sizeof values->shape);
+    wide[values->ndim - 1] = q->numel;
+    ranks = GB_CHAIN(&chain, expand, .x = ranks, .shape = gb_attr_ints(values->ndim, wide));
+  }
   gb_tensor *y = between(&chain, values, ranks, attrs->interpolation.integer);
   y = GB_CHAIN(&chain, movedim, .x = y, .source = gb_attr_ints(1, &last), .destination = gb_attr_ints(1, &first));
   y = gb_chain_cast(&chain, shaped(&chain, y, count, shape), (gb_dtype)x->dtype);
