@@ -2,8 +2,9 @@
  *
  * A matrix is computed by one thread, and matrices are cut into chunks by shape alone, so any number of threads gives
  * the same bits; an OpenBLAS that serves as LAPACK is told to use one thread. What a matrix costs is counted before its
- * routine begins, which nothing can stop on its way. Elements are looked at first: NaN or infinity can make a routine
- * run for ever. The first matrix of the batch that fails is the one that is told. */
+ * routine begins, which nothing can stop on its way: one that would outlast the limit of time does not begin. Elements
+ * are looked at first: NaN or infinity can make a routine run for ever. The first matrix of the batch that fails is the
+ * one that is told. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* RTLD_NOLOAD is not of POSIX */
 #endif
@@ -52,6 +53,8 @@ static void quiet_blas(void) {
 /* {==== A batch ==== */
 
 enum { AROUND = 32 }; /* what surrounds the work on a matrix, in elements */
+#define PRODUCTS_PER_SECOND 1e9 /* of the plain LAPACK on one core */
+#define PIECES_PER_SECOND 50
 
 /* The matrices of one chunk, up to the first that fails. */
 static void matrices_chunk(void *arg, int64_t chunk) {
@@ -84,20 +87,34 @@ static gb_status tell(const gb_matrix_job *job) {
                       bad / GB_MATRIX_FAULTS + 1, job->count, text);
 }
 
-/* Run `one` on each matrix: `out` has the batch in front of `own` dims. numbers: elements that it packs or works in. */
-static gb_status run_batch(gb_op_call *call, const gb_tensor *out, int own, int64_t m, int64_t n, int64_t numbers,
-                           gb_matrix_fault (*one)(const gb_matrix_job *, int64_t, char *)) {
+/* Nothing stops a routine on its way, so none begins that would run on after the deadline. */
+static gb_status check_time(gb_op_call *call, int64_t m, int64_t n, double products) {
+  double seconds = products / PRODUCTS_PER_SECOND, left = gb_seconds_left(call->context);
+  if (seconds <= left || seconds < 0.05) return GB_OK; /* short enough to be stopped after it */
+  return gb_call_fail(call, GB_EINVAL, "a matrix of %" PRId64 " x %" PRId64 " takes some %.1f seconds, which nothing "
+                      "can stop, and the limit of time leaves %.1f; use smaller matrices, or a longer limit", m, n,
+                      seconds, left > 0 ? left : 0);
+}
+
+/* Run `one` on each matrix: `out` has the batch in front of `own` dims. numbers: elements that it packs or works in.
+ * passes: the multiply-adds of a matrix are as many times those of its triangle. */
+static gb_status run_batch(gb_op_call *call, const gb_tensor *out, int own, int64_t m, int64_t n, int64_t passes,
+                           int64_t numbers, gb_matrix_fault (*one)(const gb_matrix_job *, int64_t, char *)) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   gb_matrix_job job = { .call = call, .ndim = out->ndim - own, .count = 1, .one = one, .bad = -1 };
   pthread_once(&once, quiet_blas);
   for (int d = 0; d < job.ndim; d++) job.count *= job.batch[d] = out->shape[d];
   if (job.count == 0) return GB_OK;
   int64_t least = m < n ? m : n, most = m < n ? n : m;
-  job.work = 10 * least * least * most / (GB_PIECE_PRODUCTS / GB_PIECE);
+  int64_t products = passes * least * least * most / 3;
+  GB_TRY(check_time(call, m, n, (double)products));
+  job.work = (int64_t)((double)products / PRODUCTS_PER_SECOND * PIECES_PER_SECOND * GB_PIECE);
   job.per_chunk = 1 + GB_CHUNK_ELEMENTS / (1 + least * most * (1 + least / 8));
+  int64_t chunks = (job.count + job.per_chunk - 1) / job.per_chunk;
   size_t bytes = (out->dtype == GB_FLOAT64 ? sizeof(double) : sizeof(float)) * (size_t)numbers;
-  GB_TRY(gb_scratch_open(call, 0, (bytes + 64 * 16 + 63) & ~(size_t)63, &job.scratch));
-  gb_parallel(call, (job.count + job.per_chunk - 1) / job.per_chunk, matrices_chunk, &job);
+  size_t rooms = chunks == 1 ? 1 : (size_t)gb_threads_count(call->context->threads); /* one chunk: this thread's */
+  GB_TRY(gb_scratch_open_rooms(call, 0, (bytes + 64 * 16 + 63) & ~(size_t)63, rooms, &job.scratch));
+  gb_parallel(call, chunks, matrices_chunk, &job);
   gb_scratch_close(call, &job.scratch);
   return tell(&job);
 }
@@ -114,44 +131,44 @@ static int64_t columns_of(const gb_tensor *x) { return x->shape[x->ndim - 1]; }
 static gb_status cholesky(gb_op_call *call) {
   const gb_tensor *y = GB_OUT(call, linalg_cholesky)->y;
   int64_t n = rows_of(y);
-  return run_batch(call, y, 2, n, n, n * n, ONE(cholesky, y));
+  return run_batch(call, y, 2, n, n, 1, n * n, ONE(cholesky, y));
 }
 
 static gb_status inv(gb_op_call *call) {
   const gb_tensor *y = GB_OUT(call, linalg_inv)->y;
   int64_t n = rows_of(y);
-  return run_batch(call, y, 2, n, n, 2 * n * n + n, ONE(inv, y));
+  return run_batch(call, y, 2, n, n, 4, 2 * n * n + n, ONE(inv, y));
 }
 
 static gb_status solve(gb_op_call *call) {
   const gb_tensor *x = GB_OUT(call, linalg_solve)->x;
   int64_t n = rows_of(x), columns = columns_of(x);
-  return run_batch(call, x, 2, n, columns > n ? columns : n, n * n + n * columns + n, ONE(solve, x));
+  return run_batch(call, x, 2, n, columns > n ? columns : n, 4, n * n + n * columns + n, ONE(solve, x));
 }
 
 static gb_status solve_triangular(gb_op_call *call) {
   const gb_tensor *x = GB_OUT(call, linalg_solve_triangular)->x;
   int64_t n = rows_of(x), columns = columns_of(x);
-  return run_batch(call, x, 2, n, columns > n ? columns : n, n * n + n * columns, ONE(solve_triangular, x));
+  return run_batch(call, x, 2, n, columns > n ? columns : n, 3, n * n + n * columns, ONE(solve_triangular, x));
 }
 
 static gb_status det(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, linalg_det)->x, *y = GB_OUT(call, linalg_det)->y;
   int64_t n = rows_of(x);
-  return run_batch(call, y, 0, n, n, n * n + n, ONE(det, y));
+  return run_batch(call, y, 0, n, n, 1, n * n + n, ONE(det, y));
 }
 
 static gb_status slogdet(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, linalg_slogdet)->x, *sign = GB_OUT(call, linalg_slogdet)->sign;
   int64_t n = rows_of(x);
-  return run_batch(call, sign, 0, n, n, n * n + n, ONE(slogdet, sign));
+  return run_batch(call, sign, 0, n, n, 1, n * n + n, ONE(slogdet, sign));
 }
 
 static gb_status qr(gb_op_call *call) {
   const gb_tensor *q = GB_OUT(call, linalg_qr)->q, *r = GB_OUT(call, linalg_qr)->r;
   int64_t m = rows_of(q), n = columns_of(r), columns = columns_of(q), most = m > n ? m : n;
   int64_t numbers = m * (columns > n ? columns : n) + columns * n + n + LAPACK_BLOCK * most;
-  return run_batch(call, q, 2, m, columns > n ? columns : n, numbers, ONE(qr, q));
+  return run_batch(call, q, 2, m, columns > n ? columns : n, 6, numbers, ONE(qr, q));
 }
 
 /* What gesdd works in: integers count as numbers. */
@@ -164,19 +181,19 @@ static gb_status svd(gb_op_call *call) {
   const gb_tensor *u = GB_OUT(call, linalg_svd)->u, *vh = GB_OUT(call, linalg_svd)->vh;
   int64_t m = rows_of(u), n = columns_of(vh), k = m < n ? m : n, left = columns_of(u), right = rows_of(vh);
   int64_t numbers = m * n + k + m * left + right * n + svd_room(m, n);
-  return run_batch(call, u, 2, left > k ? left : m, right > k ? right : n, numbers, ONE(svd, u));
+  return run_batch(call, u, 2, left > k ? left : m, right > k ? right : n, 36, numbers, ONE(svd, u));
 }
 
 static gb_status pinv(gb_op_call *call) {
   const gb_tensor *y = GB_OUT(call, linalg_pinv)->y;
   int64_t n = rows_of(y), m = columns_of(y), k = m < n ? m : n;
-  return run_batch(call, y, 2, m, n, m * n + k + m * k + k * n + svd_room(m, n), ONE(pinv, y));
+  return run_batch(call, y, 2, m, n, 39, m * n + k + m * k + k * n + svd_room(m, n), ONE(pinv, y));
 }
 
 static gb_status eigh(gb_op_call *call) {
   const gb_tensor *vectors = GB_OUT(call, linalg_eigh)->vectors;
   int64_t n = rows_of(vectors);
-  return run_batch(call, vectors, 2, n, n, 3 * n * n + (13 + LAPACK_BLOCK) * n + 4, ONE(eigh, vectors));
+  return run_batch(call, vectors, 2, n, n, 15, 3 * n * n + (13 + LAPACK_BLOCK) * n + 4, ONE(eigh, vectors));
 }
 
 /* ====} */

@@ -20,13 +20,18 @@ static inline size_t gb_scratch_take(size_t *total, int64_t bytes) {
 }
 
 /* How many rooms there are depends on the threads, so nothing that outlives a chunk may lie in one. */
-static inline gb_status gb_scratch_open(gb_op_call *call, size_t shared, size_t room_bytes, gb_scratch *out) {
-  const gb_threads *threads = call->context->threads;
-  gb_block *block = gb_cpu_scratch(call, shared + room_bytes * (size_t)gb_threads_count(threads));
+static inline gb_status gb_scratch_open_rooms(gb_op_call *call, size_t shared, size_t room_bytes, size_t rooms,
+                                              gb_scratch *out) {
+  gb_block *block = gb_cpu_scratch(call, shared + room_bytes * rooms);
   if (!block) return GB_EMEMORY;
   char *data = gb_block_data(block);
-  *out = (gb_scratch){ block, data, data + shared, room_bytes, threads };
+  *out = (gb_scratch){ block, data, data + shared, room_bytes, call->context->threads };
   return GB_OK;
+}
+
+/* A room for each thread. */
+static inline gb_status gb_scratch_open(gb_op_call *call, size_t shared, size_t room_bytes, gb_scratch *out) {
+  return gb_scratch_open_rooms(call, shared, room_bytes, (size_t)gb_threads_count(call->context->threads), out);
 }
 
 /* The room of the running thread. */

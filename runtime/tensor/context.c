@@ -3,6 +3,7 @@
 #include "tensor/context.h"
 
 #include <dlfcn.h>
+#include <math.h>
 #include <stdio.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -95,12 +96,15 @@ void gb_interrupt_clear(gb_context *context) {
   if (context) atomic_store(&context->interrupt, false);
 }
 
-bool gb_is_stopping(const gb_context *context) {
+double gb_seconds_left(const gb_context *context) {
   struct timespec t;
-  if (atomic_load_explicit(&context->interrupt, memory_order_relaxed)) return true;
-  if (context->deadline == 0) return false;
+  if (context->deadline == 0) return INFINITY;
   clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec > context->deadline;
+  return context->deadline - ((double)t.tv_sec + 1e-9 * (double)t.tv_nsec);
+}
+
+bool gb_is_stopping(const gb_context *context) {
+  return atomic_load_explicit(&context->interrupt, memory_order_relaxed) || gb_seconds_left(context) < 0;
 }
 
 gb_status gb_poll(gb_context *context) { return gb_is_stopping(context) ? gb_fail(context, GB_EINTERRUPT, "interrupted")

@@ -122,6 +122,8 @@ gb_status gb_refuse(gb_context *context, const char *text);
 /* As gb_fail(GB_EMEMORY): says how much was asked, live, cached. */
 gb_status gb_fail_memory(gb_context *context, size_t bytes);
 
+/* Seconds until the deadline; INFINITY where there is none. */
+double gb_seconds_left(const gb_context *context);
 /* Has somebody asked for a stop, or has the deadline passed? Any thread. */
 bool gb_is_stopping(const gb_context *context);
 /* GB_OK, or GB_EINTERRUPT with its text when it is so. */

@@ -96,9 +96,29 @@ static void test_charges(void) {
 
 /* ====} */
 
-/* {==== Memory ==== */
+/* {==== Libraries that nothing stops ==== */
 
 static bool has_lapack(gb_host *host) { return gb_host_run_string(host, "gb.linalg.inv(gb.eye(2))", NULL) == GB_OK; }
+
+/* A routine of LAPACK runs to its end. One that would outlast the limit of time does not begin; the recipe goes on. */
+static void test_time(void) {
+  gb_host_options o = options_of(GB_SANDBOX_STRICT);
+  o.seconds = 5;
+  gb_host *host = open_host(&o);
+  if (!has_lapack(host)) printf("skipped: no LAPACK\n");
+  else {
+    double began = seconds();
+    CHECK(runs(host, "local ok, why = pcall(gb.linalg.svd, gb.rand(3000, 3000))\n"
+                     "assert(not ok and why:find('takes some', 1, true) and why:find('limit of time', 1, true), why)\n"
+                     "gb.linalg.svd(gb.rand(20, 20))"));
+    CHECK(seconds() - began < 5);
+  }
+  gb_host_close(host);
+}
+
+/* ====} */
+
+/* {==== Memory ==== */
 
 /* Each runs with limits on tensor bytes that rise until it succeeds, so that each of its tensors is refused once. */
 static void test_shortage(void) {
@@ -245,6 +265,7 @@ static void test_shortage(void) {
 int main(void) {
   test_charges();
   test_shortage();
+  test_time();
   test_frames();
   test_json();
   return check_report();
