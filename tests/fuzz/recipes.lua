@@ -77,13 +77,13 @@ end
 
 -- Variables of the world that stand for the objects of a class.
 local receivers = {
-  tensor = { "x", "w", "p", "h", "i", "s", "v", "loss", "r1" }, Module = { "model", "norm", "modules", "r1" },
+  tensor = { "x", "w", "p", "h", "i", "s", "v", "loss", "r1" }, Module = { "model", "norm", "modules", "rnn", "normed", "r1" },
   GradScaler = { "scaler" },
   Optimizer = { "opt" }, Schedule = { "schedule" }, DataLoader = { "loader" }, dataset = { "ds" }, hook = { "hook" },
   scope = { "scope" },
   numerics = { "numerics" }, policy = { "policy" }, progress = { "bar" }, ctx = { "ctx" }, LayerNorm = { "norm" },
   ModuleDict = { "modules" },
-  ModuleList = { "modulelist" }, Sequential = { "model" }, text = { "text" }, tokens = { "tokens" },
+  ModuleList = { "modulelist" }, Average = { "average" }, Sequential = { "model" }, text = { "text" }, tokens = { "tokens" },
 }
 -- What would end the process, write what nobody reads, or start threads without end; and what tests are written with.
 local unwanted = {
@@ -165,6 +165,8 @@ local world = {
   modules = "gb.nn.ModuleDict({ a = gb.nn.Linear(4, 4) })", modulelist = "gb.nn.ModuleList({ gb.nn.Linear(4, 4) })",
   opt = "gb.optim.@Optimizer(@params, { lr = 0.1 })", loss = "model(x):sum() + (w * w):sum()",
   scaler = "gb.amp.GradScaler({ init_scale = 2 })", schedule = "gb.optim.lr.Lambda(opt, { fn = @fn })",
+  rnn = "@Recurrent", normed = "gb.nn.utils.@norm(gb.nn.Linear(4, 4))", average = "gb.optim.Average(model)",
+  astate = "average:state_dict()",
   ds = "gb.data.TensorDataset(x, i)", loader = "gb.data.DataLoader(ds, { batch_size = 2, shuffle = true })",
   hook = "w:register_hook(@fn)", scope = "gb.no_grad()", numerics = "gb.amp.numerics(x)",
   policy = "gb.amp.policy({ { '.+', 'float32' } })",
@@ -180,7 +182,7 @@ local world = {
 }
 local needs = {
   opt = { "model", "w", "p" }, loss = { "model", "x", "w" }, schedule = { "opt" }, ds = { "x", "i" }, loader = { "ds" },
-  hook = { "w" }, numerics = { "x" },
+  hook = { "w" }, numerics = { "x" }, average = { "model" }, astate = { "average" },
   state = { "model" }, ostate = { "opt" }, sstate = { "scaler" }, lstate = { "loader" }, cstate = { "schedule" },
   again_x = { "x", "w" }, group = { "opt" }, r1 = { "w" }, r2 = { "w", "p" },
 }
@@ -217,6 +219,11 @@ local function use(name)
       "ASGD",
       "LAMB", "LARS", "Muon" }
   end)
+  made = made:gsub("@Recurrent", function()
+    return ("gb.nn.%s(4, 4)"):format(pick { "RNN", "GRU", "LSTM", "RNNCell", "GRUCell", "LSTMCell",
+      "TransformerEncoderLayer", "MultiheadAttention" })
+  end)
+  made = made:gsub("@norm", function() return pick { "weight_norm", "spectral_norm" } end)
   made = made:gsub("@params", function() return pick { "model:parameters()", "{ w, p }" } end)
   P.add(("%s = %s"):format(name, made))
   return name
@@ -417,7 +424,7 @@ function value(p, c, depth)
     table_of "{ dtype = 'float16', enabled = true }", "nil" }
   elseif kind == "state" then
     local by_class = { Module = "state", Optimizer = "ostate", GradScaler = "sstate", DataLoader = "lstate",
-      Schedule = "cstate" }
+      Schedule = "cstate", Average = "astate" }
     if name == "state" and c and c.name == "gb.set_rng_state" then return table_of "gb.get_rng_state()" end
     return table_of(use(c and by_class[c.class] or pick { "state", "ostate", "sstate" }))
   elseif kind == "named" then return table_of(("{ a = %s, ['b.c'] = %s }"):format(tensor(1), tensor(1)))
