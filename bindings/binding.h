@@ -291,6 +291,7 @@ void gbl_open_modes(lua_State *L);     /* modes.c: amp.autocast, ... */
 void gbl_open_amp(lua_State *L);       /* amp.c: gb.amp.GradScaler, cache_info, ... */
 void gbl_open_optim(lua_State *L);     /* optim.c: the C half of gb.optim */
 void gbl_open_data(lua_State *L);      /* data.c */
+void gbl_open_images(lua_State *L);    /* images.c */
 void gbl_open_io(lua_State *L);        /* io.c */
 void gbl_open_doctor(lua_State *L);    /* doctor.c: what gb.doctor asks, for the Lua half */
 void gbl_open_host(lua_State *L);      /* host.c: what the Lua half tells the host */

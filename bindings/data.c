@@ -91,6 +91,16 @@ static int dataset_subset(lua_State *L, gbl_call *call) {
   return finish_dataset(L, slot, made, status);
 }
 
+/* Push the categories of a column in the order of their ids. */
+static void push_words(lua_State *L, const gb_field *field, uint64_t *steps) {
+  lua_newtable(L);
+  for (int64_t i = 0; i < field->count; i++) {
+    gbl_charge_step(L, steps);
+    lua_pushstring(L, field->words[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
+}
+
 /* Push what is known of one column. */
 static void push_field(lua_State *L, const gb_field *field, uint64_t *steps) {
   lua_createtable(L, 0, 6);
@@ -104,12 +114,7 @@ static void push_field(lua_State *L, const gb_field *field, uint64_t *steps) {
     return;
   }
   lua_pushinteger(L, field->unseen), gbl_set_raw(L, -2, "unseen");
-  lua_newtable(L);
-  for (int64_t i = 0; i < field->count; i++) {
-    gbl_charge_step(L, steps);
-    lua_pushstring(L, field->words[i]);
-    lua_rawseti(L, -2, i + 1);
-  }
+  push_words(L, field, steps);
   gbl_set_raw(L, -2, "categories");
 }
 
@@ -126,6 +131,24 @@ static int dataset_columns(lua_State *L, gbl_call *call) {
   return 1;
 }
 
+static int dataset_classes(lua_State *L, gbl_call *call) {
+  const gb_fields *fields = ((const gb_dataset *)gbl_object(call, "self"))->fields;
+  uint64_t steps = 0;
+  luaL_checkstack(L, 8, NULL);
+  for (int i = 0; fields && i < fields->count; i++) {
+    const gb_field *field = &fields->field[i];
+    if (!field->is_category || !field->tensor || strcmp(field->tensor, "y")) continue;
+    push_words(L, field, &steps);
+    return 1;
+  }
+  return lua_newtable(L), 1;
+}
+
+static int dataset_skipped(lua_State *L, gbl_call *call) {
+  const gb_dataset *dataset = gbl_object(call, "self");
+  return lua_pushinteger(L, dataset->skipped ? dataset->skipped(dataset->user) : 0), 1;
+}
+
 static const gbl_function dataset_functions[] = {
   { dataset_get, GB_SANDBOX_STRICT,
     "dataset:get(i: position) -> tensors: The tensors of sample i (from 1, -1 is the last). Example: local dataset = "
@@ -138,6 +161,13 @@ static const gbl_function dataset_functions[] = {
     "of their ids, and how many values of this file were missing or unseen in the fitted data. Empty for any other "
     "dataset. Example: "
     "print(#gb.data.TensorDataset(gb.rand(8, 4)):columns())" },
+  { dataset_classes, GB_SANDBOX_STRICT,
+    "dataset:classes() -> list: The names of the classes that y counts from 0: of gb.data.images the folders, of "
+    "gb.data.csv the categories of the target. Empty for any other dataset. Example: "
+    "print(#gb.data.TensorDataset(gb.rand(8, 4)):classes())" },
+  { dataset_skipped, GB_SANDBOX_STRICT,
+    "dataset:skipped() -> int: How many files gb.data.images with skip_bad has passed over so far, since they could "
+    "not be read. Example: print(gb.data.TensorDataset(gb.rand(8, 4)):skipped())" },
   { dataset_subset, GB_SANDBOX_STRICT,
     "dataset:subset(first: int|list, last?: int) -> dataset: The samples first .. last, both included, from 1; or "
     "those of a list of "
@@ -207,6 +237,8 @@ static void read_options(lua_State *L, int table, int keep, bool nested, gb_opti
     else if (type == LUA_TTABLE && !nested) read_options(L, value, keep, true, at);
     else if (luaL_testudata(L, value, dataset_type.name))
       at->kind = GB_OPTION_DATASET, at->dataset = gbl_check_object(L, value, &dataset_type);
+    else if (luaL_testudata(L, value, gbl_transform_type.name))
+      at->kind = GB_OPTION_TRANSFORM, at->transform = gbl_check_object(L, value, &gbl_transform_type);
   }
 }
 
@@ -417,7 +449,7 @@ static void release_loader(void *loader) { gb_loader_close(loader); }
 static const gbl_type loader_type;
 static gb_loader *check_loader(lua_State *L) { return gbl_check_object(L, 1, &loader_type); }
 
-/* loader(dataset, batch_size, shuffle, drop_last, prefetch, seed, batches): what the Lua half has checked. */
+/* loader(dataset, batch_size, shuffle, drop_last, prefetch, seed, batches, workers): what the Lua half has checked. */
 static int loader_new(lua_State *L) {
   gb_context *context = gbl_context(L);
   gb_dataset *dataset = gbl_check_object(L, 1, &dataset_type);
@@ -427,9 +459,12 @@ static int loader_new(lua_State *L) {
   options.shuffle = lua_toboolean(L, 3);
   options.drop_last = lua_toboolean(L, 4);
   lua_Integer prefetch = luaL_checkinteger(L, 5);
-  if (gbl_in_sandbox(L) && prefetch > 0) prefetch = 0; /* the same batches, without a thread for each loader */
+  lua_Integer workers = luaL_optinteger(L, 8, 0);
+  /* the same batches, without threads for each loader */
+  if (gbl_in_sandbox(L)) prefetch = prefetch > 0 ? 0 : prefetch, workers = workers > 0 ? 0 : workers;
   /* out of range: the engine turns it down */
   options.prefetch = prefetch < 0 ? -1 : prefetch > INT_MAX ? INT_MAX : (int)prefetch;
+  options.workers = workers < 0 ? -1 : workers > INT_MAX ? INT_MAX : (int)workers;
   options.seed = (uint64_t)luaL_checkinteger(L, 6);
   options.random_batches = luaL_optinteger(L, 7, 0);
   gb_loader *loader = NULL;

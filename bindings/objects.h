@@ -6,7 +6,7 @@
 #include "binding.h"
 #include "step/optim.h"
 
-extern const gbl_type gbl_optimizer_type, gbl_scaler_type;
+extern const gbl_type gbl_optimizer_type, gbl_scaler_type, gbl_transform_type;
 
 /* native.c: what the Lua half needs and recipes do not see; fills gb._native, which is taken away once the Lua half has
  * run. */

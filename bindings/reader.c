@@ -62,6 +62,7 @@ static const struct { const char *name, *class, *expected; } object_kinds[] = {
   { "optimizer", "Optimizer", "an optimizer of gb.optim" }, { "scaler", "GradScaler", "a GradScaler" },
   { "schedule", "Schedule", "a schedule of gb.optim.lr" },
       { "average", "Average", "an average of gb.optim.Average or EMA" }, { "loader", "DataLoader", "a DataLoader" },
+  { "transform", "transform", "a transform of gb.data.transforms" },
   { "dataset", "dataset", "a dataset of gb.data" }, { "text", "text", "a text of gb.data" },
       { "tokens", "tokens", "a token file of gb.data" },
   { "hook", "hook", "what register_hook returned" }, { "policy", "policy", "a policy of gb.amp.policy" },

@@ -48,23 +48,24 @@ native.classes.DataLoader = Loader
 
 local function open_native(mine)
   mine.native = native.loader(mine.dataset, mine.batch_size, mine.shuffle, mine.drop_last, mine.prefetch, mine.seed,
-    mine.batches)
+    mine.batches, mine.workers)
 end
 
 data.DataLoader = define("gb.data.DataLoader(dataset: any; batch_size: size = 1, shuffle: bool = false, drop_last: \z
   bool = false, prefetch: int = 2, seed?: int, workers: int = 0, batches?: size) -> loader: Batches of a dataset, \z
-  native or a table with `#` and get(i). prefetch: batches read ahead (native datasets). seed: gb's own unless \z
+  native or a table with `#` and get(i). prefetch: batches read ahead (native datasets). workers: threads that share \z
+  the samples of a batch (native datasets: images); the batches are the same for any number. seed: gb's own unless \z
   given. batches = n (native datasets): an epoch is n batches of samples drawn at random, with replacement. Example: \z
   local loader = gb.data.DataLoader(gb.data.TensorDataset(gb.rand(8, 4)), { batch_size = 4, shuffle = true })",
   "strict",
   function(dataset, mine)
-    if mine.workers ~= 0 and mine.workers ~= 1 then
-      fail("DataLoader: worker threads run native datasets only, and one reads ahead already; leave workers at 0 or 1")
-    end
     mine.dataset, mine.seed, mine.epoch, mine.batch = dataset, mine.seed or (native.get_rng()), 0, 0
     if native.is_dataset(dataset) then open_native(mine)
     elseif type(dataset) ~= "table" or type(dataset.get) ~= "function" then
       fail("DataLoader takes a dataset of gb.data, or a table with `#` and get(i)")
+    elseif mine.workers ~= 0 then
+      fail(format("DataLoader: workers are threads for native datasets, got workers = %d; a table with get(i) runs on \z
+        the recipe's thread", mine.workers))
     elseif mine.batches then
       fail("DataLoader: batches is for native datasets; shuffle a Lua dataset, or draw positions in its get(i)")
     end

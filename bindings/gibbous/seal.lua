@@ -15,8 +15,9 @@ local later = {
   ["gb.optim"] = { "Adafactor", "LBFGS" },
   ["gb.optim.lr"] = {},
   ["gb.amp"] = { "initialize", "set_global_policy", "fp8" },
-  ["gb.data"] = { "images", "npy", "random_split", "transforms" },
-  ["gb.io"] = { "npy", "npz", "images", "onnx" },
+  ["gb.data"] = { "npy", "random_split" },
+  ["gb.data.transforms"] = {},
+  ["gb.io"] = { "npy", "npz", "onnx" },
   ["gb.random"] = { "fork" },
   ["gb.cuda"] = { "properties", "synchronize", "memory_allocated", "max_memory_allocated", "memory_summary", "graph" },
 }
@@ -24,7 +25,8 @@ local later = {
 local modules = {
   ["gb"] = gb, ["gb.nn"] = gb.nn, ["gb.nn.functional"] = gb.nn.functional, ["gb.nn.init"] = gb.nn.init,
   ["gb.nn.utils"] = gb.nn.utils, ["gb.optim"] = gb.optim,
-  ["gb.optim.lr"] = gb.optim.lr, ["gb.amp"] = gb.amp, ["gb.data"] = gb.data, ["gb.io"] = gb.io, ["gb.cuda"] = gb.cuda,
+  ["gb.optim.lr"] = gb.optim.lr, ["gb.amp"] = gb.amp, ["gb.data"] = gb.data,
+  ["gb.data.transforms"] = gb.data.transforms, ["gb.io"] = gb.io, ["gb.cuda"] = gb.cuda,
   ["gb.random"] = gb.random, ["gb.linalg"] = gb.linalg,
 }
 

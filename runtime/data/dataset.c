@@ -58,29 +58,37 @@ void gb_dataset_release(gb_dataset *dataset) {
   gb_counted_free(dataset);
 }
 
-gb_status gb_dataset_read(gb_dataset *dataset, const int64_t *indices, int64_t n, void *const *out, char *error,
-                          size_t error_size) {
+gb_status gb_dataset_draw(gb_dataset *dataset, const gb_draw *draw, const int64_t *indices, int64_t n,
+                          void *const *out, char *error, size_t error_size) {
   for (int64_t i = 0; i < n; i++) {
     if (indices[i] >= 0 && indices[i] < dataset->count) continue;
     snprintf(error, error_size, "sample %" PRId64 " is out of range; the dataset has %" PRId64 " (counted from 1)",
              indices[i] + 1, dataset->count);
     return GB_EINDEX;
   }
+  if (dataset->get_drawn) return dataset->get_drawn(dataset->user, draw, indices, n, out, error, error_size);
   return dataset->get_batch(dataset->user, indices, n, out, error, error_size);
+}
+
+gb_status gb_dataset_read(gb_dataset *dataset, const int64_t *indices, int64_t n, void *const *out, char *error,
+                          size_t error_size) {
+  return gb_dataset_draw(dataset, &(gb_draw){ 0 }, indices, n, out, error, error_size);
 }
 
 gb_status gb_dataset_get(gb_context *context, gb_dataset *dataset, int64_t index, gb_tensor **out) {
   gb_tensor *made[GB_MAX_COLUMNS] = { NULL };
   void *data[GB_MAX_COLUMNS];
-  char error[256] = "";
+  char error[512] = "";
   gb_status status = GB_OK;
+  gb_draw draw = { context->seed, 0, context };
   for (int c = 0; c < dataset->columns && status == GB_OK; c++) {
     const gb_column *column = &dataset->column[c];
     status = gb_tensor_new(context, column->dtype, column->ndim, column->shape, (gb_device){ GB_CPU, 0 }, &made[c]);
     if (status == GB_OK) data[c] = gb_data(made[c]);
   }
   if (status == GB_OK) {
-    status = gb_dataset_read(dataset, &index, 1, data, error, sizeof error);
+    if (dataset->get_drawn) draw.epoch = gb_rng_take(context);
+    status = gb_dataset_draw(dataset, &draw, &index, 1, data, error, sizeof error);
     if (status != GB_OK) gb_fail(context, status, "%s", error);
   }
   for (int c = 0; c < dataset->columns; c++)
@@ -256,8 +264,8 @@ typedef struct list { _Atomic int32_t refs; int64_t index[]; } list;
 typedef struct part { gb_dataset *of; int64_t first; list *list; } part;
 
 /* Translates a few indices at a time, on the stack. */
-static gb_status part_get(void *user, const int64_t *indices, int64_t n, void *const *out, char *error,
-                          size_t error_size) {
+static gb_status part_drawn(void *user, const gb_draw *draw, const int64_t *indices, int64_t n, void *const *out,
+                            char *error, size_t error_size) {
   const part *p = user;
   int64_t translated[256];
   void *at[GB_MAX_COLUMNS];
@@ -268,9 +276,19 @@ static gb_status part_get(void *user, const int64_t *indices, int64_t n, void *c
       translated[i] = p->list ? p->list->index[place] : place;
     }
     for (int c = 0; c < p->of->columns; c++) at[c] = (char *)out[c] + (size_t)done * p->of->column[c].bytes;
-    GB_TRY(p->of->get_batch(p->of->user, translated, some, at, error, error_size));
+    GB_TRY(gb_dataset_draw(p->of, draw, translated, some, at, error, error_size));
   }
   return GB_OK;
+}
+
+static gb_status part_get(void *user, const int64_t *indices, int64_t n, void *const *out, char *error,
+                          size_t error_size) {
+  return part_drawn(user, &(gb_draw){ 0 }, indices, n, out, error, error_size);
+}
+
+static int64_t part_skipped(void *user) {
+  const part *p = user;
+  return p->of->skipped(p->of->user);
 }
 
 static void list_release(list *l) {
@@ -291,7 +309,8 @@ static gb_status part_new(gb_context *context, part made, int64_t count, gb_data
   *p = made;
   gb_dataset_retain(p->of);
   gb_dataset table = { .count = count, .columns = p->of->columns, .get_batch = part_get, .release = part_release,
-                       .user = p };
+                       .get_drawn = p->of->get_drawn ? part_drawn : NULL,
+                       .skipped = p->of->skipped ? part_skipped : NULL, .user = p };
   memcpy(table.column, p->of->column, sizeof table.column);
   gb_fields *fields = p->of->fields;
   GB_TRY(gb_dataset_new(context, &table, out));

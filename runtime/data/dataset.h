@@ -43,6 +43,10 @@ typedef struct gb_fields {
 void gb_fields_retain(gb_fields *fields);         /* NULL is fine; any thread */
 void gb_fields_release(gb_fields *fields);
 
+/* What the random part of a sample is a function of, beside the sample. stop: NULL, or the context whose wish to stop
+ * ends a long read: the caller's, never that of another thread. */
+typedef struct gb_draw { uint64_t seed, epoch; const gb_context *stop; } gb_draw;
+
 typedef struct gb_dataset {
   _Atomic int32_t refs;
   int64_t count;
@@ -52,6 +56,11 @@ typedef struct gb_dataset {
    * text goes to error. Any thread, several at once; touches no context. */
   gb_status (*get_batch)(void *user, const int64_t *indices, int64_t n, void *const *out, char *error,
                          size_t error_size);
+  /* NULL, or the same of samples that are random: read them by this one. */
+  gb_status (*get_drawn)(void *user, const gb_draw *draw, const int64_t *indices, int64_t n, void *const *out,
+                         char *error, size_t error_size);
+  int64_t (*skipped)(void *user);      /* NULL, or how many samples could not be read and were passed over; any
+                                          thread */
   void (*release)(void *user);         /* or NULL; any thread */
   void *user;
   gb_fields *fields;                   /* NULL: it was not made of such a file */
@@ -83,10 +92,14 @@ gb_status gb_dataset_range(gb_context *context, gb_dataset *of, int64_t first, i
 gb_status gb_dataset_subset(gb_context *context, gb_dataset *of, const int64_t *indices, int64_t count,
                             gb_dataset **out);
 
-/* get_batch with its indices checked. */
+/* get_batch, or get_drawn, with its indices checked. */
+gb_status gb_dataset_draw(gb_dataset *dataset, const gb_draw *draw, const int64_t *indices, int64_t n,
+                          void *const *out, char *error, size_t error_size);
+/* The same with the draw of seed 0 and epoch 0. */
 gb_status gb_dataset_read(gb_dataset *dataset, const int64_t *indices, int64_t n, void *const *out, char *error,
                           size_t error_size);
-/* New tensors of one sample (without a batch dimension), one per column. */
+/* New tensors of one sample (without a batch dimension), one per column. A random one is drawn from the context's
+ * random stream. */
 gb_status gb_dataset_get(gb_context *context, gb_dataset *dataset, int64_t index, gb_tensor **out);
 
 #endif

@@ -28,7 +28,7 @@ typedef struct batch {
   int64_t n;
   buffer *buffer[GB_MAX_COLUMNS];      /* NULL after a failure */
   gb_status status;
-  char error[256];
+  char error[512];
 } batch;
 
 struct gb_loader {
@@ -42,6 +42,7 @@ struct gb_loader {
   int64_t *order, *indices;            /* the producer's: the epoch's permutation, the batch's samples */
   int64_t order_epoch;                 /* of order; -1: none */
 
+  gb_threads *helpers;                 /* the producer's; NULL: it works alone */
   pthread_t thread;
   bool has_thread;                     /* the thread is the producer; otherwise the consumer makes what it needs */
   pthread_mutex_t mutex;               /* guards what follows */
@@ -158,6 +159,45 @@ static int64_t choose_samples(gb_loader *loader, gb_loader_position at) {
   return n;
 }
 
+/* A batch that several threads fill, each a row of samples at a time. */
+typedef struct filling {
+  gb_loader *loader;
+  batch *b;
+  gb_draw draw;
+  void *const *data;
+  int64_t chunks, failed;              /* failed: the first chunk that could not be read; guarded by the mutex */
+} filling;
+
+static void fill_chunk(void *arg, int64_t chunk) {
+  filling *f = arg;
+  gb_loader *loader = f->loader;
+  void *at[GB_MAX_COLUMNS];
+  char error[sizeof f->b->error] = "";
+  int64_t first = f->b->n * chunk / f->chunks, end = f->b->n * (chunk + 1) / f->chunks;
+  for (int c = 0; c < loader->dataset->columns; c++)
+    at[c] = (char *)f->data[c] + (size_t)first * loader->dataset->column[c].bytes;
+  gb_status status = gb_dataset_draw(loader->dataset, &f->draw, loader->indices + first, end - first, at, error,
+                                     sizeof error);
+  if (status == GB_OK) return;
+  pthread_mutex_lock(&loader->mutex);
+  if (chunk < f->failed) {
+    f->failed = chunk;
+    f->b->status = status;
+    memcpy(f->b->error, error, sizeof error);
+  }
+  pthread_mutex_unlock(&loader->mutex);
+}
+
+/* Read the samples of a batch. Only where the consumer makes it does its wish to stop count: the loader's thread has
+ * nothing to do with what the consumer runs meanwhile. */
+static void fill(gb_loader *loader, gb_loader_position at, batch *b, void *const *data) {
+  filling f = { loader, b, { loader->options.seed, (uint64_t)at.epoch, loader->has_thread ? NULL : loader->context },
+                data, 1, INT64_MAX };
+  if (!loader->helpers) { fill_chunk(&f, 0); return; }
+  f.chunks = b->n < 4 * loader->options.workers ? b->n : 4 * loader->options.workers;
+  gb_threads_run(loader->helpers, f.chunks, fill_chunk, &f);
+}
+
 /* Make one batch; a failure is part of it. */
 static void make_batch(gb_loader *loader, gb_loader_position at, batch *b) {
   void *data[GB_MAX_COLUMNS];
@@ -169,7 +209,7 @@ static void make_batch(gb_loader *loader, gb_loader_position at, batch *b) {
   }
   if (b->status == GB_EMEMORY)
     snprintf(b->error, sizeof b->error, "out of memory for a batch of %" PRId64 " samples", loader->most);
-  else b->status = gb_dataset_read(loader->dataset, loader->indices, b->n, data, b->error, sizeof b->error);
+  else fill(loader, at, b, data);
   if (b->status == GB_OK) return;
   pthread_mutex_lock(&loader->mutex);
   batch_drop(loader, b);
@@ -221,13 +261,16 @@ static void restart(gb_loader *loader) {
   pthread_mutex_unlock(&loader->mutex);
 }
 
-/* Start the thread, with signals blocked; where it cannot be created the consumer does its work. */
+/* Start the threads, with signals blocked; what one that cannot be created would do, others do. */
 static void start(gb_loader *loader) {
   sigset_t all, before;
+  if (!loader->helpers && loader->options.workers > 1) loader->helpers = gb_threads_open(loader->options.workers);
+  if (!loader->options.prefetch) return;
   sigfillset(&all);
   restart(loader);
   if (pthread_sigmask(SIG_SETMASK, &all, &before)) return;
-  loader->has_thread = !pthread_create(&loader->thread, NULL, produce, loader);
+  loader->has_thread = true; /* the thread reads it */
+  if (pthread_create(&loader->thread, NULL, produce, loader)) loader->has_thread = false;
   pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
@@ -245,6 +288,8 @@ static gb_status check_options(gb_context *context, const gb_dataset *dataset, c
   if (options->prefetch < 0 || options->prefetch > GB_LOADER_MOST_PREFETCH)
     return gb_fail(context, GB_EINVAL, "prefetch is 0 .. %d batches, not %d", GB_LOADER_MOST_PREFETCH,
                    options->prefetch);
+  if (options->workers < 0 || options->workers > GB_LOADER_MOST_WORKERS)
+    return gb_fail(context, GB_EINVAL, "workers is 0 .. %d threads, not %d", GB_LOADER_MOST_WORKERS, options->workers);
   if (options->random_batches < 0)
     return gb_fail(context, GB_EINVAL, "an epoch cannot have %" PRId64 " batches", options->random_batches);
   if (options->random_batches && options->shuffle)
@@ -332,6 +377,7 @@ void gb_loader_close(gb_loader *loader) {
   pthread_cond_signal(&loader->space);
   pthread_mutex_unlock(&loader->mutex);
   if (loader->has_thread) pthread_join(loader->thread, NULL);
+  gb_threads_close(loader->helpers);
   pthread_mutex_lock(&loader->mutex);
   loader->closed = true;
   for (int i = 0; i < loader->used; i++)
@@ -366,7 +412,7 @@ gb_status gb_loader_set_position(gb_loader *loader, gb_loader_position position)
 
 /* The batch at the consumer's position: from the ring, or made now. */
 static void fetch(gb_loader *loader, batch *b) {
-  if (!loader->has_thread && loader->options.prefetch) start(loader);
+  if (!loader->has_thread) start(loader);
   if (!loader->has_thread) { make_batch(loader, loader->position, b); return; }
   pthread_mutex_lock(&loader->mutex);
   while (!loader->used) pthread_cond_wait(&loader->ready, &loader->mutex);

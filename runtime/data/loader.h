@@ -1,4 +1,4 @@
-/* data/loader.h - batches of a dataset, made ahead of time by one thread.
+/* data/loader.h - batches of a dataset, made ahead of time by one thread, which may have helpers.
  *
  * What a batch holds is a function of (dataset, options, epoch, batch): neither prefetching nor threads change it, and
  * the position is two numbers that can be saved and set, so a run resumes with the very batch it would have seen. The
@@ -18,20 +18,23 @@ typedef struct gb_loader_options {
   uint64_t seed;
   int prefetch;                /* batches made ahead, at most GB_LOADER_MOST_PREFETCH; 0: made when asked for, without a
                                   thread */
+  int workers;                 /* threads that share the samples of a batch, at most GB_LOADER_MOST_WORKERS; 0 and 1:
+                                  the one that makes it */
   int64_t random_batches;      /* above 0: an epoch is so many batches of samples drawn at random, with replacement */
 } gb_loader_options;
 
 #define GB_LOADER_MOST_PREFETCH 64
+#define GB_LOADER_MOST_WORKERS 64
 
 /* The next batch: number `batch` of epoch `epoch`, both from 0. batch == gb_loader_batches: the epoch's end is next. */
 typedef struct gb_loader_position { int64_t epoch, batch; } gb_loader_position;
 
-/* {32, false, false, 0, 2, 0} */
+/* {32, false, false, 0, 2, 0, 0} */
 void gb_loader_options_init(gb_loader_options *options);
 
 /* The dataset is held. */
 gb_status gb_loader_open(gb_context *context, gb_dataset *dataset, const gb_loader_options *options, gb_loader **out);
-/* Joins the thread. Tensors of batches live on. NULL is fine. */
+/* Joins the threads. Tensors of batches live on. NULL is fine. */
 void gb_loader_close(gb_loader *loader);
 
 int64_t gb_loader_batches(const gb_loader *loader);      /* in an epoch */

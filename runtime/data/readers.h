@@ -8,12 +8,13 @@
 #include "data/dataset.h"
 
 /* Every reader, by the name of its constant: gb_reader_NAME. */
-#define GB_READERS(READER) READER(csv) READER(idx)
+#define GB_READERS(READER) READER(csv) READER(idx) READER(images)
 
 enum { GB_READER_PATHS = 4 };
 
 typedef enum gb_option_kind {
-  GB_OPTION_NONE, GB_OPTION_NUMBER, GB_OPTION_BOOL, GB_OPTION_STRING, GB_OPTION_DATASET, GB_OPTION_LIST
+  GB_OPTION_NONE, GB_OPTION_NUMBER, GB_OPTION_BOOL, GB_OPTION_STRING, GB_OPTION_DATASET, GB_OPTION_LIST,
+  GB_OPTION_TRANSFORM
 } gb_option_kind;
 
 /* One option, or one element of a list: by its name, or by its position from 1 where it has none. */
@@ -25,6 +26,7 @@ typedef struct gb_option {
   const char *string;                /* ends with NUL, may hold more */
   size_t length;
   gb_dataset *dataset;               /* borrowed */
+  struct gb_transform *transform;    /* borrowed */
   const struct gb_option *list;
   int count;                         /* of list */
 } gb_option;
