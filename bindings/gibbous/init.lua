@@ -41,7 +41,7 @@ for _, name in ipairs {
   "nn/module", "nn/init", "nn/layers", "nn/windows", "nn/vision",
   "nn/recurrent", "nn/transformer", "nn/utils", "nn/weights",
   "amp", "numerics", "linalg", "optim", "schedules", "average", "cuda", "data", "io",
-  "args", "progress", "logger", "test", "seal",
+  "transforms", "args", "progress", "logger", "test", "seal",
 } do
   run(name)
 end

@@ -7,13 +7,15 @@
 
 #define WEIGHT_BITS 22
 
-/* The weights of one direction: result i is the sum over pixels first[i] .. first[i] + count[i] - 1. */
-typedef struct weights { int64_t *first, *count; int32_t *weight; int64_t most; } weights;
+/* The weights of one direction: result i is the sum over pixels first[i] .. first[i] + taps - 1. Where fewer count the
+ * others' weights are 0, so that all sums are of one length. */
+typedef struct weights { int64_t *first; int32_t *weight; int64_t taps; } weights;
 
-static size_t weights_bytes(int64_t in, int64_t out, int64_t *most) {
+static size_t weights_bytes(int64_t in, int64_t out, int64_t *taps) {
   double scale = (double)in / (double)out;
-  *most = (int64_t)ceil(scale < 1 ? 1 : scale) * 2 + 1;
-  return (size_t)out * (2 * sizeof(int64_t) + (size_t)*most * sizeof(int32_t));
+  *taps = (int64_t)(2 * (scale < 1 ? 1 : scale)) + 1;
+  if (*taps > in) *taps = in;
+  return (size_t)out * (sizeof(int64_t) + (size_t)*taps * sizeof(int32_t));
 }
 
 static void fill_weights(weights *w, int64_t in, int64_t out) {
@@ -23,25 +25,24 @@ static void fill_weights(weights *w, int64_t in, int64_t out) {
     int64_t first = (int64_t)(centre - stretch + 0.5), end = (int64_t)(centre + stretch + 0.5);
     if (first < 0) first = 0;
     if (end > in) end = in;
-    int32_t *weight = w->weight + i * w->most;
+    w->first[i] = first + w->taps <= in ? first : in - w->taps;
+    int32_t *weight = w->weight + i * w->taps - w->first[i];
+    for (int64_t k = 0; k < w->taps; k++) weight[w->first[i] + k] = 0;
     for (int pass = 0; pass < 2; pass++)
       for (int64_t k = first; k < end; k++) {
         double x = fabs(((double)k - centre + 0.5) / stretch), value = x < 1 ? 1 - x : 0;
         if (!pass) total += value;
-        else weight[k - first] = (int32_t)(0.5 + value / total * (1 << WEIGHT_BITS));
+        else weight[k] = (int32_t)(0.5 + value / total * (1 << WEIGHT_BITS));
       }
-    w->first[i] = first;
-    w->count[i] = end - first;
   }
 }
 
 /* Weights of one direction, in memory that has room for them. */
 static weights weights_at(void *memory, int64_t in, int64_t out) {
   weights w;
-  weights_bytes(in, out, &w.most);
+  weights_bytes(in, out, &w.taps);
   w.first = memory;
-  w.count = w.first + out;
-  w.weight = (int32_t *)(w.count + out);
+  w.weight = (int32_t *)(w.first + out);
   fill_weights(&w, in, out);
   return w;
 }
@@ -57,9 +58,9 @@ enum { HALF = 1 << (WEIGHT_BITS - 1) };
 static void row_of_3(const uint8_t *from, const weights *w, int64_t out, uint8_t *to) {
   for (int64_t x = 0; x < out; x++, to += 3) {
     const uint8_t *p = from + 3 * w->first[x];
-    const int32_t *weight = w->weight + x * w->most;
+    const int32_t *weight = w->weight + x * w->taps;
     int32_t red = HALF, green = HALF, blue = HALF;
-    for (int64_t k = 0; k < w->count[x]; k++, p += 3) {
+    for (int64_t k = 0; k < w->taps; k++, p += 3) {
       red += p[0] * weight[k];
       green += p[1] * weight[k];
       blue += p[2] * weight[k];
@@ -71,9 +72,9 @@ static void row_of_3(const uint8_t *from, const weights *w, int64_t out, uint8_t
 static void row_of_1(const uint8_t *from, const weights *w, int64_t out, uint8_t *to) {
   for (int64_t x = 0; x < out; x++) {
     const uint8_t *p = from + w->first[x];
-    const int32_t *weight = w->weight + x * w->most;
+    const int32_t *weight = w->weight + x * w->taps;
     int32_t sum = HALF;
-    for (int64_t k = 0; k < w->count[x]; k++) sum += p[k] * weight[k];
+    for (int64_t k = 0; k < w->taps; k++) sum += p[k] * weight[k];
     to[x] = rounded(sum);
   }
 }
@@ -96,9 +97,9 @@ static void columns(const uint8_t *from, int64_t row_bytes, const int32_t *weigh
 }
 
 bool gb_resize_bilinear(const gb_resize *r, gb_workroom *room, int block) {
-  int64_t most, row_bytes = r->out_width * r->channels;
-  size_t across = weights_bytes(r->width_of_part, r->out_width, &most), down = weights_bytes(r->height, r->out_height,
-                                                                                             &most);
+  int64_t taps, row_bytes = r->out_width * r->channels;
+  size_t across = weights_bytes(r->width_of_part, r->out_width, &taps), down = weights_bytes(r->height, r->out_height,
+                                                                                             &taps);
   uint8_t *rows = gb_workroom_get(room, block, (size_t)(r->height * row_bytes));
   void *memory = gb_workroom_get(room, block + 1, across > down ? across : down);
   if (!rows || !memory) return false;
@@ -110,7 +111,7 @@ bool gb_resize_bilinear(const gb_resize *r, gb_workroom *room, int block) {
   }
   w = weights_at(memory, r->height, r->out_height);
   for (int64_t y = 0; y < r->out_height; y++)
-    columns(rows + w.first[y] * row_bytes, row_bytes, w.weight + y * w.most, w.count[y], row_bytes,
+    columns(rows + w.first[y] * row_bytes, row_bytes, w.weight + y * w.taps, w.taps, row_bytes,
             r->to + y * row_bytes);
   return true;
 }

@@ -1,6 +1,7 @@
 #!/bin/sh
 # run.sh - what was measured on this machine, ours beside PyTorch's if GIBBOUS_PEER names a Python that has it. Never a test. Words: groups to
-# measure (start step threads small matmul memory clip host hosts), all of them without words; GIBBOUS_RUNS: how many runs the medians are of;
+# measure (start step threads small matmul memory clip host hosts images), all of them without words; GIBBOUS_RUNS: how many runs the medians are of;
+# GIBBOUS_DATA: where images finds cifar10/test, without it only a large one is read;
 # GIBBOUS_PEER_SECONDS: after how many a case of the peer is given up (20), which the table says.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -10,9 +11,10 @@ processor=$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo 2>/dev/null | head -
 echo "$(uname -m) ${processor:-unknown processor}, $(nproc) cores, $(date -u +%F)"
 tables=""
 for group in "$@"; do
-  case "$group" in host | hosts) ;; *) tables="$tables $group" ;; esac
+  case "$group" in host | hosts | images) ;; *) tables="$tables $group" ;; esac
 done
 case " $* " in "  " | *" host "*) build/tests/bench_host ;; esac
 case " $* " in "  " | *" hosts "*) build/tests/host/bench_hosts ;; esac
+case " $* " in "  " | *" images "*) build/tests/bench_images ${GIBBOUS_DATA:+"$GIBBOUS_DATA/cifar10/test"} ;; esac
 # shellcheck disable=SC2086
 [ $# -gt 0 ] && [ -z "$tables" ] || exec build/gibbous tests/bench/table.lua "$text" "$(nproc)" $tables

@@ -88,3 +88,13 @@ for i, text in ipairs {
   "\49\0n,y\nNA,1\n2,0\n7,inf\n", "\9\0x\n\"open\n", "\1\0\239\187\191a,a\r1,2", "\3\0a\n" .. ("\"q\"\n"):rep(3),
     "\1\0a,b\n1,2\n3\n",
 } do put("csv/" .. i, text) end
+
+-- The first byte says what pixels become, the second what is done to them; the files are those of the golden tests.
+local goldens = arg[0]:match("^(.*)fuzz/corpus%.lua$") .. "golden/images/"
+local number = 0
+for line in io.lines(goldens .. "pixels.jsonl") do
+  local name = gb.io.json_decode(line).name
+  local file <close> = assert(io.open(goldens .. name, "rb"))
+  put("image/" .. name, string.char(number % 3, number % 10) .. file:read("a"))
+  number = number + 1
+end

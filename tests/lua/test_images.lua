@@ -167,6 +167,58 @@ end)
 
 -- ====}
 
+-- {==== Batches ====
+
+describe("mixup and cutmix", function()
+  local x, y = gb.arange(4 * 3 * 6 * 8):reshape(4, 3, 6, 8):float(), gb.tensor { 2, 0, 1, 2 }
+
+  it("mixes each sample with the one before it", function()
+    local mixed, labels = transforms.mixup(x, y, { classes = 3, share = 0.75 })
+    expect(mixed):to_be_close(x * 0.75 + gb.roll(x, 1, 1) * 0.25, 1e-6)
+    expect(labels):to_be_close({ 0, 0, 1, 0.75, 0, 0.25, 0.25, 0.75, 0, 0, 0.25, 0.75 }, 1e-6)
+    expect(select(2, transforms.mixup(x, labels, { share = 1 }))):to_be_close(labels, 1e-7)
+  end)
+
+  it("puts a box of the one before it into each sample, and labels say how large", function()
+    gb.manual_seed(2)
+    local seen = {}
+    for _ = 1, 30 do
+      local mixed, labels = transforms.cutmix(x, y, { classes = 3 })
+      local other = mixed:ne(x):float():mean():item()
+      seen[#seen + 1] = other
+      expect(labels[{ 2, 1 }]:item()):to_be_near(1 - other, 1e-5)
+      local from_neighbour = mixed:eq(gb.roll(x, 1, 1)):logical_or(mixed:eq(x)):all():item()
+      expect(from_neighbour):to_be(true)
+    end
+    table.sort(seen)
+    expect(seen[1] < 0.1 and seen[30] > 0.4):to_be(true)
+  end)
+
+  it("draws shares from a beta distribution", function()
+    gb.manual_seed(5)
+    for alpha, variance in pairs { [0.2] = 0.25 / 1.4, [1] = 1 / 12, [4] = 0.25 / 9 } do
+      local sum, squares, n = 0, 0, 2000
+      for _ = 1, n do
+        local share = transforms.mixup(gb.tensor { 0.0, 1.0 }, gb.tensor { { 1.0 }, { 1.0 } }, { alpha = alpha })[2]:item()
+        sum, squares = sum + share, squares + (share - 0.5) ^ 2
+      end
+      expect(sum / n):to_be_near(0.5, 0.03)
+      expect(squares / n):to_be_near(variance, 0.012)
+    end
+  end)
+
+  it("say what does not fit", function()
+    expect(function() transforms.mixup(x, y) end):to_fail("classes = how many")
+    expect(function() transforms.mixup(x, y[{ { 1, 3 } }], { classes = 3 }) end):to_fail("as many samples")
+    expect(function() transforms.cutmix(x:long(), y, { classes = 3 }) end):to_fail("x holds floats")
+    expect(function() transforms.mixup(x, y, { classes = 3, share = 2 }) end):to_fail("'share' lies between")
+    expect(function() transforms.mixup(x, y, { classes = 3, alpha = 0 }) end):to_fail("'alpha' lies between 0.001")
+    expect(function() transforms.cutmix(gb.rand(4, 3), y, { classes = 3 }) end):to_fail("height, width")
+  end)
+end)
+
+-- ====}
+
 -- {==== Folders ====
 
 local root = os.tmpname()
