@@ -510,7 +510,8 @@ static void set_inner_ops(lua_State *L, const gb_context *context) {
   gbl_push_module(L, "inner");
   for (int op = 0; op < GB_OP_COUNT; op++) {
     const gb_op_info *info = gb_op_get(context, op);
-    if (!strcmp(info->family, "linalg")) set_op(L, lua_gettop(L), info->name, info->op, call_op);
+    if (!strcmp(info->family, "linalg") || !strcmp(info->family, "recurrent"))
+      set_op(L, lua_gettop(L), info->name, info->op, call_op);
   }
   lua_pop(L, 2);
 }

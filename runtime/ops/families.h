@@ -22,6 +22,7 @@
   X(index) \
   X(vision) \
   X(attention) \
+  X(recurrent) \
   X(compose) \
   X(product) \
   X(order) \

@@ -12,7 +12,8 @@
 /* kind: 'x' a leaf, 'f' float32 without a gradient, 'p' the same in [0, 1), 'i' indices below limit, 'b' bool, 0
  * absent. */
 typedef struct case_input { char kind; int ndim; int64_t shape[4]; int64_t limit; } case_input;
-typedef struct op_case { const char *name; gb_op op; case_input in[5]; gb_attr attrs[GB_MAX_ATTRS]; } op_case;
+enum { CASE_INPUTS = 6 };
+typedef struct op_case { const char *name; gb_op op; case_input in[CASE_INPUTS]; gb_attr attrs[GB_MAX_ATTRS]; } op_case;
 
 #define LEAF(n, ...) { 'x', n, { __VA_ARGS__ }, 0 }
 #define PLAIN(n, ...) { 'f', n, { __VA_ARGS__ }, 0 }
@@ -82,6 +83,14 @@ static const op_case op_cases[] = {
   { "index_select", GB_OP_index_select, { LEAF(2, 57, 301), INDEX(57, 1, 400) }, { A_INT(0) } },
   { "scatter_add", GB_OP_scatter_add, { LEAF(2, 57, 41), INDEX(57, 2, 300, 41), LEAF(2, 300, 41) }, { A_INT(0) } },
   { "sort", GB_OP_sort, { LEAF(2, 77, 501) }, { A_INT(-1) } },
+  { "recurrent, lstm", GB_OP_recurrent, { LEAF(3, 3, 101, 280), LEAF(2, 280, 70), ABSENT, LEAF(2, 101, 70),
+                                          LEAF(2, 101, 70), INDEX(4, 1, 101) }, { A_TEXT("lstm"), A_INT(1) } },
+  { "recurrent, gru", GB_OP_recurrent, { LEAF(3, 3, 7, 399), LEAF(2, 399, 133), LEAF(1, 399), LEAF(2, 7, 133) },
+    { A_TEXT("gru") } },
+  { "recurrent, tanh", GB_OP_recurrent, { LEAF(3, 2, 1, 61), LEAF(2, 61, 61), ABSENT, LEAF(2, 1, 61) },
+    { A_TEXT("tanh") } },
+  { "recurrent, relu", GB_OP_recurrent, { LEAF(3, 4, 5, 6), LEAF(2, 6, 6), LEAF(1, 6), LEAF(2, 5, 6), ABSENT,
+                                          INDEX(5, 1, 5) }, { A_TEXT("relu"), A_INT(1) } },
 };
 enum { OP_CASES = sizeof op_cases / sizeof *op_cases };
 
@@ -128,10 +137,10 @@ static inline gb_tensor *case_tensor(gb_context *c, const case_input *in, uint64
 
 /* Run the case, forward and backward with fixed incoming gradients, and append what came out. */
 static inline void case_collect(gb_context *c, const op_case *k, bag *into) {
-  gb_tensor *in[5], *out[GB_MAX_OUT] = { NULL };
+  gb_tensor *in[CASE_INPUTS], *out[GB_MAX_OUT] = { NULL };
   const gb_op_info *info = gb_op_get(c, k->op);
   gb_manual_seed(c, 3);
-  for (int i = 0; i < 5; i++) in[i] = case_tensor(c, &k->in[i], (uint64_t)i + 1);
+  for (int i = 0; i < CASE_INPUTS; i++) in[i] = case_tensor(c, &k->in[i], (uint64_t)i + 1);
   gb_status status = gb_apply(c, k->op, in, info->n_in, k->attrs, out);
   if (status != GB_OK) fprintf(stderr, "%s: %s\n", k->name, gb_error(c));
   CHECK(status == GB_OK);
@@ -144,7 +153,7 @@ static inline void case_collect(gb_context *c, const op_case *k, bag *into) {
     CHECK(status == GB_OK);
     gb_tensor_release(up);
   }
-  for (int i = 0; i < 5; i++) {
+  for (int i = 0; i < CASE_INPUTS; i++) {
     gb_tensor *grad = in[i] ? gb_tensor_grad(in[i]) : NULL;
     if (grad) bag_add(into, grad);
     gb_tensor_release(grad);

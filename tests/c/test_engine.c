@@ -288,9 +288,9 @@ static void test_failed_allocations_of_ops(void) {
     CHECK(after.current_total == before.current_total);
     int wrong = 0;
     for (uint64_t n = 1; n <= after.allocations - before.allocations; n++) {
-      gb_tensor *in[5], *out[GB_MAX_OUT] = { NULL };
+      gb_tensor *in[CASE_INPUTS], *out[GB_MAX_OUT] = { NULL };
       const gb_op_info *info = gb_op_get(c, op_cases[k].op);
-      for (int i = 0; i < 5; i++) in[i] = case_tensor(c, &op_cases[k].in[i], (uint64_t)i + 1);
+      for (int i = 0; i < CASE_INPUTS; i++) in[i] = case_tensor(c, &op_cases[k].in[i], (uint64_t)i + 1);
       c->reclaim = fail_again;
       c->reclaim_user = c->pool[test_device().type];
       gb_pool_fail_after(c->pool[test_device().type], n);
@@ -305,7 +305,7 @@ static void test_failed_allocations_of_ops(void) {
       gb_pool_fail_after(c->pool[test_device().type], 0);
       c->reclaim = NULL;
       wrong += status != GB_OK && status != GB_EMEMORY;
-      for (int i = 0; i < 5; i++) gb_tensor_release(in[i]);
+      for (int i = 0; i < CASE_INPUTS; i++) gb_tensor_release(in[i]);
       for (int o = 0; o < GB_MAX_OUT; o++) gb_tensor_release(out[o]);
       wrong += live_bytes(c) != after.current_total;
     }

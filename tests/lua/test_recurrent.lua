@@ -136,6 +136,74 @@ describe("recurrent layers", function()
       expect(spoilt.grad:narrow(1, 4, 2):abs():max():item()):to_be(0)
     end
   end)
+  it("run a layer's steps as their cells do, in any size", function()
+    for _, kind in ipairs { "RNN", "LSTM", "GRU" } do
+      for _, size in ipairs { 1, 31, 70 } do
+        local layer, x = nn[kind](3, size, { dtype = "float64" }), gb.randn({ 4, 101, 3 }, { dtype = "float64" })
+        local cell = nn[kind .. "Cell"](3, size, { dtype = "float64" })
+        for name, p in cell:named_parameters() do p:detach():copy_(layer[name .. "_l0"]:detach()) end
+        local outputs, h, c = {}
+        for t = 1, 4 do
+          h, c = cell(x:select(1, t), h and (c and { h, c } or h))
+          outputs[t] = h
+        end
+        local wanted, y = gb.stack(outputs, 1), (layer(x))
+        expect(y):to_be_close(wanted, 1e-14)
+        local up = gb.randn_like(y)
+        local weights, own = {}, {}
+        for name, p in cell:named_parameters() do weights[#weights + 1], own[#own + 1] = p, layer[name .. "_l0"] end
+        local slopes = gb.grad((wanted * up):sum(), weights)
+        for i, slope in ipairs(gb.grad((y * up):sum(), own)) do
+          expect(slope):to_be_close(slopes[i], 1e-12 * (1 + slopes[i]:abs():max():item()))
+        end
+      end
+    end
+  end)
+  it("have derivatives of their derivatives", function()
+    for _, kind in ipairs { "RNN", "LSTM", "GRU" } do
+      local net = nn[kind](2, 3, { dtype = "float64", bidirectional = true })
+      local x, way = gb.randn({ 4, 2, 2 }, { dtype = "float64" }), gb.randn({ 4, 2, 2 }, { dtype = "float64" })
+      local leaves = { net.weight_hh_l0, net.weight_ih_l0_reverse, net.bias_hh_l0 }
+      local function slopes(at, again)
+        at = at:detach():requires_grad_()
+        local y = net(at, nil, { lengths = { 4, 2 } })
+        local inputs = { at, table.unpack(leaves) }
+        local list = gb.grad((y ^ 3):sum(), inputs, { create_graph = again })
+        return list, at
+      end
+      -- the derivative along `way` of each gradient: by differences, and of their sums by gradients
+      local list, at = slopes(x, true)
+      local fused = (slopes(x))
+      local ahead, behind = (slopes(x + 1e-5 * way)), (slopes(x - 1e-5 * way))
+      for i, slope in ipairs(list) do
+        expect(slope):to_be_close(fused[i], 1e-12)
+        local exact = (gb.grad(slope:sum(), { at }, { retain_graph = true })[1] * way):sum():item()
+        expect(((ahead[i] - behind[i]):sum() / 2e-5):item()):to_be_near(exact, 1e-6 * (1 + math.abs(exact)))
+      end
+    end
+  end)
+  it("begin with one tensor for both states, whose gradient is that of both, twice too", function()
+    local net, state = nn.LSTM(2, 3, { dtype = "float64" }), gb.randn({ 1, 2, 3 }, { dtype = "float64" })
+    local x = gb.randn({ 4, 2, 2 }, { dtype = "float64" })
+    local function slope(h, c, leaves, again)
+      return gb.grad((net(x, { h, c })):sum(), leaves, { create_graph = again })
+    end
+    local one, h, c = state:clone():requires_grad_(), state:clone():requires_grad_(), state:clone():requires_grad_()
+    local apart = slope(h, c, { h, c })
+    for _, again in ipairs { false, true } do
+      expect(slope(one, one, { one }, again)[1]):to_be_close(apart[1] + apart[2], 1e-14)
+    end
+  end)
+  it("give 16 bits under autocast, with float32 gradients of their weights", function()
+    for _, kind in ipairs { "RNN", "LSTM", "GRU" } do
+      local net, x = nn[kind](3, 4), gb.randn(5, 2, 3)
+      local y, state = amp.autocast("bfloat16", function() return net(x) end)
+      local h = gb.is_tensor(state) and state or state[1]
+      expect(y.dtype .. h.dtype):to_be("bfloat16bfloat16")
+      y:sum():backward()
+      for _, p in net:named_parameters() do expect(p.grad.dtype):to_be("float32") end
+    end
+  end)
   it("drop between layers in training only", function()
     local net, x = nn.GRU(3, 8, { num_layers = 2, dropout = 0.5 }), gb.randn(4, 2, 3)
     expect((net(x) - net(x)):abs():max():item() > 0):to_be(true)

@@ -1,12 +1,14 @@
 -- nn/recurrent.lua - RNN, LSTM, GRU and their cells, with PyTorch's parameter names, shapes and first values.
 --
--- The input's part of the gates of all time steps is one product; a step then adds the product with the state before
--- it. Sequences of unlike lengths run side by side: where one has ended, its state stays and its output is zero, in
--- either direction. Under autocast the products run in 16 bits, and a state in float32, as the zeros that a layer
--- begins with are, stays in float32.
+-- The input's part of the gates of all time steps is one product; the op `recurrent` then runs a layer's steps in one
+-- direction, each of which adds the product with the state before it. Sequences of unlike lengths run side by side:
+-- where one has ended, its state stays and its output is zero, in either direction. Under autocast y and the states have
+-- 16 bits; between two steps of a layer the cell state is float32. Cells, and layers with projections, run step by step,
+-- by ops of their own.
 
 local gb, native = ...
 local fail, drop = native.fail, native.drop
+local fused = native.inner.recurrent
 local layer, method, parameter = native.layer, native.layer_method, native.empty_parameter
 local nn = gb.nn
 local F, init = nn.functional, nn.init
@@ -14,8 +16,8 @@ local format, sqrt, concat, type, ipairs, rawequal = string.format, math.sqrt, t
 
 -- {==== one step ====
 
--- A kind of cell: how many gates it has, whether it carries a cell state, and step(self, gates, h, c, w) -> h, c: the
--- state after one step, from the input's part of the gates and the state before.
+-- A kind of cell: how many gates it has, whether it carries a cell state, what the op calls it, and step(self, gates, h,
+-- c, w) -> h, c: the state after one step, from the input's part of the gates and the state before.
 local kinds = {}
 
 -- The i-th gate of [batch, gates * size].
@@ -41,7 +43,7 @@ kinds.RNN = { gates = 1, step = function(self, gates, h, _, w)
   return of(nonlinearities[self.nonlinearity], added(F.linear(h, w.hh, w.bias_hh), gates))
 end }
 
-kinds.LSTM = { gates = 4, cell = true, step = function(self, gates, h, c, w)
+kinds.LSTM = { gates = 4, cell = true, op = "lstm", step = function(self, gates, h, c, w)
   local sums, size = added(F.linear(h, w.hh, w.bias_hh), gates), self.hidden_size
   local input, forget = of(F.sigmoid, gate(sums, 1, size)), of(F.sigmoid, gate(sums, 2, size))
   local new, output = of(F.tanh, gate(sums, 3, size)), of(F.sigmoid, gate(sums, 4, size))
@@ -56,7 +58,7 @@ kinds.LSTM = { gates = 4, cell = true, step = function(self, gates, h, c, w)
   return hidden, cell
 end }
 
-kinds.GRU = { gates = 3, step = function(self, gates, h, _, w)
+kinds.GRU = { gates = 3, op = "gru", step = function(self, gates, h, _, w)
   local sums, size = F.linear(h, w.hh, w.bias_hh), self.hidden_size
   local reset = of(F.sigmoid, added(gate(sums, 1, size), gate(gates, 1, size)))
   local update = of(F.sigmoid, added(gate(sums, 2, size), gate(gates, 2, size)))
@@ -123,8 +125,8 @@ end
 
 -- {==== layers ====
 
--- bool [time, batch, 1]: is there still an element of the sequence?
-local function valid_steps(lengths, time, batch, device, who)
+-- The lengths as an integer vector on a device.
+local function lengths_of(lengths, time, batch, device, who)
   if gb.is_tensor(lengths) then
     if lengths.ndim ~= 1 then fail(format("%s: lengths is a vector, got %d dimensions", who, lengths.ndim)) end
     lengths = lengths:tolist()
@@ -136,8 +138,12 @@ local function valid_steps(lengths, time, batch, device, who)
         tostring(length), time))
     end
   end
-  local steps = gb.arange(time, { device = device }):unsqueeze(2)
-  return steps:lt(gb.tensor(lengths, { dtype = steps.dtype, device = device })):unsqueeze(3)
+  return gb.tensor(lengths, { dtype = "int64", device = device })
+end
+
+-- bool [time, batch, 1]: is there still an element of the sequence?
+local function valid_steps(lengths, time)
+  return gb.arange(time, { device = lengths.device }):unsqueeze(2):lt(lengths):unsqueeze(3)
 end
 
 -- The state after a step: the new one where the sequence goes on, else that from before. Nothing else needs the handles
@@ -148,9 +154,8 @@ local function stay(is, new, old)
   return state
 end
 
--- One layer in one direction over x [time, batch, inputs] from state h, c [batch, size]: y [time, batch, size], and the
--- last h and c.
-local function run_direction(self, kind, w, x, h, c, valid, backwards)
+-- One layer in one direction by steps: y [time, batch, size], and the last h and c.
+local function run_steps(self, kind, w, x, h, c, valid, backwards)
   local time = x:size(1)
   local gates, outputs = F.linear(x, w.ih, w.bias_ih), {}
   for i = 1, time do
@@ -173,6 +178,25 @@ local function run_direction(self, kind, w, x, h, c, valid, backwards)
   return y, h, c
 end
 
+-- The same by the op. Where both biases meet the same sums they are added before.
+local function run_fused(self, kind, w, x, h, c, lengths, backwards)
+  local bias, inner = w.bias_ih, w.bias_hh
+  if bias and kind ~= kinds.GRU then bias, inner = bias + inner, nil end
+  local gates = F.linear(x, w.ih, bias)
+  local y, last_h, last_c = fused(gates, w.hh, inner, h, c, lengths,
+    { cell = kind.op or self.nonlinearity, backwards = backwards })
+  drop(gates)
+  if bias ~= w.bias_ih then drop(bias) end
+  return y, last_h, last_c
+end
+
+-- One layer in one direction over x [time, batch, inputs] from state h, c [batch, size]: y [time, batch, size], and the
+-- last h and c.
+local function run_direction(self, kind, w, x, h, c, lengths, valid, backwards)
+  if w.hr then return run_steps(self, kind, w, x, h, c, valid, backwards) end
+  return run_fused(self, kind, w, x, h, c, lengths, backwards)
+end
+
 -- The states that the layers begin with: those handed over, or zeros in x's dtype.
 local function first_states(self, kind, state, batch, x, batched, who)
   local count = self.num_layers * (self.bidirectional and 2 or 1)
@@ -191,7 +215,7 @@ local function first_states(self, kind, state, batch, x, batched, who)
 end
 
 -- All layers over x [time, batch, inputs]: y, and the last states of each layer and direction.
-local function run_layers(self, kind, x, h0, c0, valid)
+local function run_layers(self, kind, x, h0, c0, lengths, valid)
   local last_h, last_c = {}, {}
   local directions = self.bidirectional and 2 or 1
   for i = 1, self.num_layers do
@@ -199,8 +223,8 @@ local function run_layers(self, kind, x, h0, c0, valid)
     for d = 1, directions do
       local n = #last_h + 1
       local w = weights_of(self, format("_l%d%s", i - 1, d == 2 and "_reverse" or ""))
-      sides[d], last_h[n], last_c[n] = run_direction(self, kind, w, x, h0:select(1, n), c0 and c0:select(1, n), valid,
-        d == 2)
+      sides[d], last_h[n], last_c[n] = run_direction(self, kind, w, x, h0:select(1, n), c0 and c0:select(1, n), lengths,
+        valid, d == 2)
     end
     x = directions == 2 and gb.cat(sides, -1) or sides[1]
     if i < self.num_layers and self.dropout > 0 and self.training then x = F.dropout(x, self.dropout, true) end
@@ -222,11 +246,12 @@ local function forward(self, kind, who, x, state, o)
   elseif self.batch_first then x = x:transpose(1, 2) end
   local time, batch = x:size(1), x:size(2)
   if time == 0 then fail(format("%s: x has no time steps", who)) end
-  local valid = o.lengths and valid_steps(o.lengths, time, batch, x.device, who)
+  local lengths = o.lengths and lengths_of(o.lengths, time, batch, x.device, who)
+  local valid = lengths and valid_steps(lengths, time)
   -- what lies beyond may be NaN, which 0 times it would bring into gradients
   if valid then x = gb.where(valid, x, 0) end
   local h0, c0 = first_states(self, kind, state, batch, x, batched, who)
-  local y, h, c = run_layers(self, kind, x, h0, c0, valid)
+  local y, h, c = run_layers(self, kind, x, h0, c0, lengths, valid)
   if not batched then y, h, c = y:squeeze(2), h:squeeze(2), c and c:squeeze(2)
   elseif self.batch_first then y = y:transpose(1, 2) end
   return y, kind.cell and { h, c } or h
