@@ -40,8 +40,13 @@ gb.amp.audit = native.define("gb.amp.audit(model: module, step: function|tensor,
 for _, name in ipairs {
   "nn/module", "nn/init", "nn/layers", "nn/windows", "nn/vision",
   "nn/recurrent", "nn/transformer", "nn/utils", "nn/weights",
-  "amp", "numerics", "linalg", "optim", "schedules", "average", "cuda", "data", "io",
-  "transforms", "args", "progress", "logger", "test", "seal",
+  "amp", "numerics", "linalg", "functions",
+  "optim", "schedules", "average",
+  "cuda",
+  "data", "transforms",
+  "io",
+  "args", "progress", "logger",
+  "test", "seal",
 } do
   run(name)
 end

@@ -26,7 +26,8 @@
   X(compose) \
   X(product) \
   X(order) \
-  X(scan)
+  X(scan) \
+  X(fft)
 
 #define GB_DECLARE(name) extern const gb_op_impl gb_family_##name[];
 GB_FAMILIES(GB_DECLARE)

@@ -133,7 +133,7 @@ return {
       names = [[
         Tensor.H Tensor.mH Tensor.adjoint torch.adjoint *.angle *.cdouble *.cfloat *.chalf *.conj *.conj_physical
         *.conj_physical_ *.imag *.real *.is_complex *.is_conj *.is_neg *.resolve_conj *.resolve_neg *.isreal
-        torch.complex torch.polar torch.view_as_* linalg.eig linalg.eigvals Tensor.eig linalg.polar
+        torch.complex torch.polar torch.view_as_* linalg.eig linalg.eigvals Tensor.eig linalg.polar *(return_complex)
       ]],
     },
     {
@@ -304,45 +304,43 @@ return {
         Tensor.frexp Tensor.gcd Tensor.gcd_ Tensor.geometric_ Tensor.histogram Tensor.hsplit Tensor.igamma
         Tensor.igamma_ Tensor.igammac Tensor.igammac_ Tensor.index Tensor.index_add(alpha) Tensor.index_add_(alpha)
         Tensor.index_put(accumulate) Tensor.index_put_(accumulate) Tensor.index_reduce Tensor.index_reduce_
-        Tensor.is_signed Tensor.istft Tensor.itemsize Tensor.lcm Tensor.lcm_ Tensor.ldexp Tensor.ldexp_
-        Tensor.log_normal_ Tensor.logdet Tensor.mT Tensor.matrix_exp Tensor.moveaxis Tensor.mvlgamma Tensor.mvlgamma_
-        Tensor.nbytes Tensor.nextafter Tensor.nextafter_ Tensor.nonzero_static Tensor.norm(dtype) Tensor.put Tensor.put_
+        Tensor.is_signed Tensor.itemsize Tensor.lcm Tensor.lcm_ Tensor.ldexp Tensor.ldexp_ Tensor.log_normal_
+        Tensor.logdet Tensor.mT Tensor.matrix_exp Tensor.moveaxis Tensor.mvlgamma Tensor.mvlgamma_ Tensor.nbytes
+        Tensor.nextafter Tensor.nextafter_ Tensor.nonzero_static Tensor.norm(dtype) Tensor.put Tensor.put_
         Tensor.random_ Tensor.ravel Tensor.register_post_accumulate_grad_hook Tensor.repeat_interleave(output_size)
         Tensor.resize Tensor.resize_as Tensor.retains_grad Tensor.round(decimals) Tensor.round_(decimals)
         Tensor.scatter_reduce Tensor.scatter_reduce_ Tensor.short Tensor.slice_scatter Tensor.sort(stable)
-        Tensor.split_with_sizes Tensor.stft Tensor.sub(alpha) Tensor.sub_(alpha) Tensor.subtract(alpha)
-        Tensor.subtract_(alpha) Tensor.sum_to_size Tensor.take Tensor.tensor_split Tensor.topk(sorted) Tensor.trace
-        Tensor.tril_ Tensor.triu_ Tensor.vsplit init.dirac_ init.eye_ init.sparse_ linalg.cholesky_ex linalg.cross
-        linalg.diagonal linalg.householder_product linalg.inv_ex linalg.ldl_factor linalg.ldl_factor_ex linalg.ldl_solve
-        linalg.lu linalg.lu_factor linalg.lu_factor_ex linalg.matmul linalg.matrix_exp linalg.matrix_sqrth
-        linalg.solve_ex linalg.tensorinv linalg.tensorsolve linalg.vander linalg.vecdot
-        lr_scheduler.MultiplicativeLR(last_epoch) lr_scheduler.SequentialLR(last_epoch) nn.AdaptiveLogSoftmaxWithLoss
-        nn.BatchNorm1d(bias) nn.BatchNorm2d(bias) nn.DataParallel nn.Embedding(max_norm) nn.Embedding(norm_type)
-        nn.Embedding(scale_grad_by_freq) nn.FractionalMaxPool2d nn.FractionalMaxPool3d nn.GRU(proj_size)
-        nn.GroupNorm(bias) nn.LPPool3d nn.LinearCrossEntropyLoss nn.ModuleDict(modules)
-        nn.MultiheadAttention(add_bias_kv) nn.MultiheadAttention(add_zero_attn) nn.MultiheadAttention(batch_first)
-        nn.MultiheadAttention(kdim) nn.MultiheadAttention(vdim) nn.Parameter(data) nn.ParameterDict nn.ParameterList
-        nn.RNN(proj_size) nn.RReLU nn.Softmax2d nn.SyncBatchNorm nn.Transformer(custom_decoder)
-        nn.Transformer(custom_encoder) nn.TripletMarginWithDistanceLoss optim.Adafactor
-        optim.Adam(decoupled_weight_decay) optim.LBFGS optim.swa_utils.AveragedModel(multi_avg_fn)
-        optim.swap_in_optimizer_params_and_state torch.add(alpha) torch.alpha_dropout_ torch.argwhere
-        torch.bartlett_window torch.bernoulli(p) torch.binomial torch.bitwise_left_shift torch.bitwise_right_shift
-        torch.blackman_window torch.broadcast_tensors torch.cartesian_prod torch.cdist(compute_mode)
+        Tensor.split_with_sizes Tensor.sub(alpha) Tensor.sub_(alpha) Tensor.subtract(alpha) Tensor.subtract_(alpha)
+        Tensor.sum_to_size Tensor.take Tensor.tensor_split Tensor.topk(sorted) Tensor.trace Tensor.tril_ Tensor.triu_
+        Tensor.vsplit init.dirac_ init.eye_ init.sparse_ linalg.cholesky_ex linalg.cross linalg.diagonal
+        linalg.householder_product linalg.inv_ex linalg.ldl_factor linalg.ldl_factor_ex linalg.ldl_solve linalg.lu
+        linalg.lu_factor linalg.lu_factor_ex linalg.matmul linalg.matrix_exp linalg.matrix_sqrth linalg.solve_ex
+        linalg.tensorinv linalg.tensorsolve linalg.vander linalg.vecdot lr_scheduler.MultiplicativeLR(last_epoch)
+        lr_scheduler.SequentialLR(last_epoch) nn.AdaptiveLogSoftmaxWithLoss nn.BatchNorm1d(bias) nn.BatchNorm2d(bias)
+        nn.DataParallel nn.Embedding(max_norm) nn.Embedding(norm_type) nn.Embedding(scale_grad_by_freq)
+        nn.FractionalMaxPool2d nn.FractionalMaxPool3d nn.GRU(proj_size) nn.GroupNorm(bias) nn.LPPool3d
+        nn.LinearCrossEntropyLoss nn.ModuleDict(modules) nn.MultiheadAttention(add_bias_kv)
+        nn.MultiheadAttention(add_zero_attn) nn.MultiheadAttention(batch_first) nn.MultiheadAttention(kdim)
+        nn.MultiheadAttention(vdim) nn.Parameter(data) nn.ParameterDict nn.ParameterList nn.RNN(proj_size) nn.RReLU
+        nn.Softmax2d nn.SyncBatchNorm nn.Transformer(custom_decoder) nn.Transformer(custom_encoder)
+        nn.TripletMarginWithDistanceLoss optim.Adafactor optim.Adam(decoupled_weight_decay) optim.LBFGS
+        optim.swa_utils.AveragedModel(multi_avg_fn) optim.swap_in_optimizer_params_and_state torch.add(alpha)
+        torch.alpha_dropout_ torch.argwhere torch.bernoulli(p) torch.binomial torch.bitwise_left_shift
+        torch.bitwise_right_shift torch.broadcast_tensors torch.cartesian_prod torch.cdist(compute_mode)
         torch.cholesky_inverse torch.cholesky_solve torch.combinations torch.cumulative_trapezoid torch.diagflat
         torch.diagonal_scatter torch.div(rounding_mode) torch.divide(rounding_mode) torch.dropout_ torch.dsplit
         torch.embedding(scale_grad_by_freq) torch.equal torch.feature_alpha_dropout_ torch.fill torch.float_power
-        torch.frexp torch.gcd torch.gcd_ torch.get_device torch.gradient torch.hamming_window torch.hann_window
-        torch.histogram torch.histogramdd torch.hsplit torch.igamma torch.igammac torch.index_add(alpha)
-        torch.index_put(accumulate) torch.index_put_(accumulate) torch.index_reduce torch.is_signed torch.istft
-        torch.kaiser_window torch.lcm torch.lcm_ torch.ldexp torch.ldexp_ torch.load(map_location) torch.logdet
-        torch.logspace torch.matrix_exp torch.meshgrid(indexing) torch.moveaxis torch.mvlgamma torch.nextafter
-        torch.nonzero_static torch.norm(dtype) torch.normal torch.pdist torch.poisson torch.put torch.randint_like
-        torch.randperm(dtype) torch.ravel torch.repeat_interleave(output_size) torch.round(decimals)
+        torch.frexp torch.gcd torch.gcd_ torch.get_device torch.gradient torch.histogram torch.histogramdd torch.hsplit
+        torch.igamma torch.igammac torch.index_add(alpha) torch.index_put(accumulate) torch.index_put_(accumulate)
+        torch.index_reduce torch.is_signed torch.lcm torch.lcm_ torch.ldexp torch.ldexp_ torch.load(map_location)
+        torch.logdet torch.logspace torch.matrix_exp torch.meshgrid(indexing) torch.moveaxis torch.mvlgamma
+        torch.nextafter torch.nonzero_static torch.norm(dtype) torch.normal torch.pdist torch.poisson torch.put
+        torch.randint_like torch.randperm(dtype) torch.ravel torch.repeat_interleave(output_size) torch.round(decimals)
         torch.round_(decimals) torch.rrelu torch.rrelu_ torch.rsub torch.scatter_reduce
         torch.set_printoptions(edgeitems) torch.set_printoptions(linewidth) torch.set_printoptions(profile)
-        torch.set_printoptions(sci_mode) torch.slice_scatter torch.sort(stable) torch.split_with_sizes torch.stft
-        torch.sub(alpha) torch.subtract(alpha) torch.take torch.tensor_split torch.topk(sorted) torch.trace
-        torch.tril_indices torch.triu_indices torch.unravel_index torch.vander torch.vsplit utils.fuse_conv_bn_eval
+        torch.set_printoptions(sci_mode) torch.slice_scatter torch.sort(stable) torch.split_with_sizes torch.sub(alpha)
+        torch.subtract(alpha) torch.take torch.tensor_split torch.topk(sorted) torch.trace torch.tril_indices
+        torch.triu_indices torch.unravel_index torch.vander torch.vsplit utils.fuse_conv_bn_eval
         utils.fuse_conv_bn_weights utils.fuse_linear_bn_eval utils.fuse_linear_bn_weights
         utils.parametrizations.orthogonal utils.rnn.pad_sequence utils.rnn.unpad_sequence Tensor.argsort(stable)
         Tensor.cov(fweights) Tensor.cov(aweights) Tensor.unique(sorted) Tensor.unique(dim)
@@ -355,7 +353,8 @@ return {
         nn.InstanceNorm3d(bias) nn.Upsample(recompute_scale_factor) F.embedding_bag(max_norm) F.embedding_bag(norm_type)
         F.embedding_bag(scale_grad_by_freq) F.interpolate(recompute_scale_factor) Tensor.pinverse(rcond)
         Tensor.svd(some) Tensor.svd(compute_uv) torch.pinverse(rcond) torch.svd(some) torch.svd(compute_uv)
-        linalg.lstsq(driver) linalg.svd(driver) linalg.svdvals(driver)
+        linalg.lstsq(driver) linalg.svd(driver) linalg.svdvals(driver) Tensor.stft(align_to_window)
+        torch.stft(align_to_window)
       ]],
     },
   },
