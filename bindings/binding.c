@@ -4,6 +4,7 @@
  * The state outlives the universe while the engine still holds callbacks: their release then finds no context and lets
  * the value be. */
 #include "watch/audit.h"
+#include "watch/profile.h"
 #include "base/stack.h"
 #include "binding.h"
 #include "reader.h"
@@ -58,6 +59,8 @@ void gbl_switch(lua_State *L, gbl_state *state) {
   state->context->modes = &modes->now;
   gb_audit *audit = gb_audit_running(state->context); /* of a coroutine that an error ended: nothing of it is unwound */
   if (audit && lua_status(state->audited) > LUA_YIELD) gb_audit_end(audit);
+  gb_profile *profile = gb_profile_running(state->context);
+  if (profile && lua_status(state->profiled) > LUA_YIELD) gb_profile_end(profile);
 }
 
 static void state_release(gbl_state *state) {

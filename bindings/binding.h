@@ -57,6 +57,7 @@ typedef struct gbl_state {
   struct gb_host *host;          /* the program around, or NULL: host.h */
   gbl_interrupt interrupt;       /* what runs, and what it must stop for */
   lua_State *audited;            /* the coroutine that called the audit which runs; that keeps it alive */
+  lua_State *profiled;           /* the same for a profile */
   gb_tensor *numbers[2];         /* wrapped numbers that no op kept, to be used again: a float and an integer */
 } gbl_state;
 

@@ -166,6 +166,7 @@ GB_API int luaopen_gibbous(lua_State *L) {
   gbl_open_capture(L);
   gbl_open_audit(L);
   gbl_open_logger(L);
+  gbl_open_profile(L);
   gbl_open_doctor(L);
   run_lua_half(L);
   lua_pushvalue(L, -1);

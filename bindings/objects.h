@@ -20,5 +20,6 @@ void gbl_open_settings(lua_State *L);
 void gbl_open_capture(lua_State *L);
 void gbl_open_audit(lua_State *L);
 void gbl_open_logger(lua_State *L);
+void gbl_open_profile(lua_State *L);
 
 #endif

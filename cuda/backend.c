@@ -475,6 +475,31 @@ static void range_pop(void *state) {
   gb_rt_range_pop();
 }
 
+/* {---- marks: events that note their time ---- */
+
+static gb_status device_mark(void *state, void **out) {
+  gb_cuda *cuda = state;
+  gb_event event = NULL;
+  GB_TRY(enter(cuda));
+  int code = gb_rt_event_open_timed(&event);
+  if (!code) code = gb_rt_event_record(event, cuda->stream);
+  if (code && event) gb_rt_event_close(event);
+  *out = code ? NULL : event;
+  return code ? late_failure(cuda, code) : GB_OK;
+}
+
+static gb_status device_between(void *state, void *from, void *to, double *seconds) {
+  GB_TRY(enter(state));
+  int code = gb_rt_event_elapsed(from, to, seconds);
+  return code ? late_failure(state, code) : GB_OK;
+}
+
+static void device_unmark(void *state, void *mark) {
+  if (enter(state) == GB_OK) gb_rt_event_close(mark);
+}
+
+/* ----} */
+
 static void device_close(void *state) {
   gb_cuda *cuda = state;
   gb_rt_select(cuda->device);
@@ -576,6 +601,7 @@ gb_status gb_backend_open(const gb_engine_table *engine, uint32_t abi, gb_backen
                            .capture_end = device_capture_end, .replay = device_replay,
                        .graph_close = device_graph_close, .range_push = ranges ? range_push : NULL,
                            .range_pop = ranges ? range_pop : NULL,
+                       .mark = device_mark, .between = device_between, .unmark = device_unmark,
                        .close = device_close };
   gather_rows(cuda, out);
   return GB_OK;

@@ -56,6 +56,10 @@ int gb_rt_event_synchronize(gb_event event);              /* waits */
 int gb_rt_event_done(gb_event event, bool *done);         /* does not */
 int gb_rt_event_wait(gb_stream stream, gb_event event);   /* the stream waits, the host does not */
 
+/* An event that notes its time; the seconds between two that have come to pass. */
+int gb_rt_event_open_timed(gb_event *out);
+int gb_rt_event_elapsed(gb_event from, gb_event to, double *seconds);
+
 /* Between these two nothing runs: launches on the stream are recorded into the graph. */
 int gb_rt_capture_begin(gb_stream stream);
 int gb_rt_capture_end(gb_stream stream, gb_graph **out);

@@ -123,6 +123,13 @@ int gb_rt_event_done(gb_event event, bool *done) {
   return code == cudaErrorNotReady ? 0 : told(code);
 }
 int gb_rt_event_wait(gb_stream stream, gb_event event) { return told(cudaStreamWaitEvent(stream, event, 0)); }
+int gb_rt_event_open_timed(gb_event *out) { return told(cudaEventCreate(out)); }
+int gb_rt_event_elapsed(gb_event from, gb_event to, double *seconds) {
+  float milliseconds = 0;
+  int code = told(cudaEventElapsedTime(&milliseconds, from, to));
+  *seconds = 1e-3 * (double)milliseconds;
+  return code;
+}
 
 /* Relaxed: a library that meets a shape for the first time in a capture may have to load kernels or open a handle,
  * which the strict modes forbid. What a capture cannot have (backend.c's refuse_in_capture) is refused before the

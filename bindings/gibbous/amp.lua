@@ -173,6 +173,15 @@ function native.pad(text, width, right)
   return right and space .. text or text .. space
 end
 
+-- n in the first of the units, each a thousand of the one before, that leaves it below 1,000, or in the last.
+function native.in_units(n, units)
+  local i = 1
+  while n >= 1000 and i < #units do n, i = n / 1000, i + 1 end
+  return format(i == 1 and "%d %s" or "%.1f %s", n, units[i])
+end
+
+function native.bytes_text(n) return native.in_units(n, { "B", "KB", "MB", "GB" }) end
+
 -- The name of a module's class.
 function native.class_name(module) return tostring(native.class_of(module).__name) end
 

@@ -219,17 +219,10 @@ for _, dtype in ipairs(native.dtypes()) do short_names[dtype.name] = lower(dtype
 
 local function shape_text(shape) return #shape == 0 and "scalar" or concat(shape, "x") end
 
--- n in the first of the units, each a thousand of the one before, that leaves it below 1,000, or in the last.
-local function in_units(n, units)
-  local i = 1
-  while n >= 1000 and i < #units do n, i = n / 1000, i + 1 end
-  return format(i == 1 and "%d %s" or "%.1f %s", n, units[i])
-end
-
-local function bytes_text(n) return in_units(n, { "B", "KB", "MB", "GB" }) end
+local bytes_text = native.bytes_text
 
 local function operations_text(n)
-  return in_units(n, { "operations", "thousand operations", "million operations", "billion operations",
+  return native.in_units(n, { "operations", "thousand operations", "million operations", "billion operations",
     "trillion operations" })
 end
 

@@ -37,6 +37,16 @@ gb.amp.audit = native.define("gb.amp.audit(model: module, step: function|tensor,
   graph, and a step that yields. Example: local report = gb.amp.audit(model, x, { precision = \"16-mixed\" })",
   "strict", lazily("audit", "audit"))
 
+gb.profile = native.define("gb.profile(fn: function; file?: path, model?: module, rows: count = 15, events: size = \z
+  100000, print: bool = true) -> table: Run fn() and print where its time went: by op and phase, by module, by line, \z
+  and what lay in memory at most, by category. On CUDA the time of kernels is measured on the device; nothing waits \z
+  for it while fn runs. file: a trace too, a JSON file that Perfetto (ui.perfetto.dev) and Chrome open. model names \z
+  modules by their place in it, else by their class. rows: of each table, at most; events: of the whole, at most, \z
+  further ones are counted. Returns the report: seconds, lost, ops (op, phase, calls, seconds, self, kernel), modules \z
+  (module, forward, backward, recompute, kernel), lines (line, the same), memory (bytes by category) and \z
+  memory_total; self is without the ops within. tostring gives the text. Errors: a profile inside another one, fn \z
+  that yields. Example: gb.profile(function() model(x) end)", "strict", lazily("profile", "profile"))
+
 for _, name in ipairs {
   "nn/module", "nn/init", "nn/layers", "nn/windows", "nn/vision",
   "nn/recurrent", "nn/transformer", "nn/utils", "nn/weights",

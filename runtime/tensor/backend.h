@@ -10,7 +10,7 @@
 #include "base/pool.h"
 #include "op_ids.h"
 
-#define GB_BACKEND_ABI 7u
+#define GB_BACKEND_ABI 8u
 
 struct gb_op_call;
 struct gb_step_call;
@@ -76,6 +76,11 @@ typedef struct gb_backend {
   /* Ranges in a profiler's timeline, nested, of ops, modules and phases; NULL: no profiler is attached. */
   void (*range_push)(void *state, const char *name);
   void (*range_pop)(void *state);
+  /* A mark in the row of the kernels, and, once all of them are through, the seconds from one to another. NULL: kernels
+   * end with their call. */
+  gb_status (*mark)(void *state, void **mark);
+  gb_status (*between)(void *state, void *from, void *to, double *seconds);
+  void (*unmark)(void *state, void *mark);
   void (*close)(void *state);
   gb_step_kernel step[GB_STEP_COUNT];            /* NULL: this backend has no such step */
   gb_kernel run[GB_OP_COUNT];                    /* NULL: this backend has no such kernel */

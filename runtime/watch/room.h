@@ -5,9 +5,11 @@
 #include "watch/trace.h"
 
 struct gb_audit;
+struct gb_profile;
 
 typedef struct gb_watch_room {
   struct gb_audit *audit;    /* the one that runs; NULL: none */
+  struct gb_profile *profile; /* the same */
   gb_trace trace;
 } gb_watch_room;
 

@@ -37,7 +37,7 @@ enum code { DONE, LAUNCH_FAILED, NO_SUCH_DEVICE, IN_CAPTURE, NOT_IN_CAPTURE, NO_
 typedef std::function<void()> action;
 
 /* How often an event was recorded: asked for, and come to pass. Outlives its event while a queue holds it. */
-struct event_state { int device; uint64_t asked, done; bool captured; };
+struct event_state { int device; uint64_t asked, done; bool captured; double when; };
 struct item {
   action work;                           /* empty: a record of an event, or a wait for one */
   std::shared_ptr<event_state> event;
@@ -130,6 +130,12 @@ bool is_ready(const gb_stream stream) {
   return !first.waits || first.event->done >= first.number;
 }
 
+double seconds_now() {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return double(now.tv_sec) + 1e-9 * double(now.tv_nsec);
+}
+
 void run_first(gb_stream stream) {
   item first = stream->queue.front();
   stream->queue.pop_front();
@@ -138,7 +144,10 @@ void run_first(gb_stream stream) {
     device.running = 1u << stream->device;
     first.work();
     device.running = outer;
-  } else if (!first.waits && first.event->done < first.number) first.event->done = first.number;
+  } else if (!first.waits && first.event->done < first.number) {
+    first.event->done = first.number;
+    first.event->when = seconds_now();
+  }
 }
 
 /* One item of some stream that is ready: of this thread's, or of anybody's. */
@@ -398,7 +407,7 @@ int gb_rt_set(gb_stream stream, void *data, int byte, size_t bytes) {
 }
 
 int gb_rt_event_open(gb_event *out) {
-  *out = new CUevent_st{ std::make_shared<event_state>(event_state{ current, 0, 0, false }) };
+  *out = new CUevent_st{ std::make_shared<event_state>(event_state{ current, 0, 0, false, 0 }) };
   return DONE;
 }
 
@@ -425,6 +434,14 @@ int gb_rt_event_synchronize(gb_event event) {
   std::shared_ptr<event_state> state = event->state;
   uint64_t number = state->asked;
   return run_until([=]() { return state->done >= number; });
+}
+
+int gb_rt_event_open_timed(gb_event *out) { return gb_rt_event_open(out); }
+
+int gb_rt_event_elapsed(gb_event from, gb_event to, double *seconds) {
+  if (int code = gb_rt_event_synchronize(to)) return code;
+  *seconds = to->state->when - from->state->when;
+  return DONE;
 }
 
 int gb_rt_event_done(gb_event event, bool *done) {

@@ -119,7 +119,7 @@ local function dressed_call(self, ...)
 end
 
 -- Under a profiler a call is a range with the class's name, and the outermost one lies in the phase "forward".
--- An audit is told of the module that runs.
+-- An audit and a profile are told of the module that runs.
 local watched, depth = native.is_watched, 0
 local function leave()
   native.range_pop()
@@ -134,6 +134,7 @@ local function watched_call(self, ...)
   depth = depth + 1
   local _ <close> = closing
   local _ <close> = native.enter_audited and native.enter_audited(self)
+  local _ <close> = native.enter_profiled and native.enter_profiled(self)
   return dressed_call(self, ...)
 end
 
