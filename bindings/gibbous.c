@@ -165,6 +165,7 @@ GB_API int luaopen_gibbous(lua_State *L) {
   gbl_open_native(L);
   gbl_open_capture(L);
   gbl_open_audit(L);
+  gbl_open_canvas(L);
   gbl_open_logger(L);
   gbl_open_profile(L);
   gbl_open_doctor(L);

@@ -19,6 +19,7 @@ void gbl_push_numerics(lua_State *L, gb_dtype dtype, gb_dtype format, int64_t nu
 void gbl_open_settings(lua_State *L);
 void gbl_open_capture(lua_State *L);
 void gbl_open_audit(lua_State *L);
+void gbl_open_canvas(lua_State *L);
 void gbl_open_logger(lua_State *L);
 void gbl_open_profile(lua_State *L);
 

@@ -227,7 +227,7 @@ local function class_lines(kind)
 end
 
 local modules = { "gb.nn", "gb.nn.functional", "gb.nn.init", "gb.nn.utils", "gb.optim", "gb.optim.lr", "gb.amp",
-  "gb.data", "gb.io", "gb.Logger",
+  "gb.data", "gb.io", "gb.Logger", "gb.plot",
   "gb.cuda", "gb.random", "gb.test" }
 
 -- The kinds of objects whose methods are described, sorted, tensors and modules first; layers are fields of gb.nn.
@@ -314,6 +314,7 @@ local sections = {
   { "gb.data", "^gb%.data%.", "" },
   { "DataLoader", "^DataLoader:", "" },
   { "gb.io", "^gb%.io%.", "" },
+  { "gb.plot", "^gb%.plot%.", "Beside gb.plot itself, which draws curves." },
   { "gb.Logger", "^gb%.Logger%.", "The numbers of a run in files that other programs read while it goes on." },
   { "Loggers", "^Logger:", "" },
   { "gb.cuda", "^gb%.cuda%.", "" },

@@ -310,7 +310,8 @@ local function add_module(list, path, module)
   local has_ops = path == "gb" or path == "gb.nn.functional"
   for _, key in ipairs(sorted(module)) do
     local value = rawget(module, key)
-    if type(value) == "function" or is_class(value) or key == "version" or key == "_VERSION" then
+    local called = type(value) == "table" and texts[path .. "." .. key] -- a table that is called, as gb.plot
+    if type(value) == "function" or called or is_class(value) or key == "version" or key == "_VERSION" then
       list[#list + 1] = { name = path .. "." .. key, value = value, op = has_ops and op_of(key) or nil }
       if is_class(value) and value ~= gb.nn.Module then add_class(list, key, value, true) end
     end
@@ -318,8 +319,8 @@ local function add_module(list, path, module)
 end
 
 -- Kinds of native objects that the Lua half keeps to itself; recipes can hold all others.
-local inner = { append = true, audit = true, batches = true, capture = true, decoded = true, events = true,
-  json = true, json_writer = true, optimizer = true, profile = true, recompute = true, safetensors = true }
+local inner = { append = true, audit = true, batches = true, canvas = true, capture = true, decoded = true,
+  events = true, json = true, json_writer = true, optimizer = true, profile = true, recompute = true, safetensors = true }
 
 -- The modules of gb and the kinds of objects that records are of, each as a sorted list. The functional form of ops has
 -- no records.

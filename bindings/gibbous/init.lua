@@ -55,7 +55,7 @@ for _, name in ipairs {
   "cuda",
   "data", "transforms",
   "io",
-  "args", "progress", "logger",
+  "args", "progress", "logger", "plot",
   "test", "seal",
 } do
   run(name)

@@ -1,10 +1,9 @@
--- progress.lua - gb.progress: a bar on a terminal, one plain line per interval elsewhere; gb.plot: a curve drawn in
--- text.
+-- progress.lua - gb.progress: a bar on a terminal, one plain line per interval elsewhere; gb.clock and gb.time.
 
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
 local define, own, private = native.define, native.own, native.private
-local format, gsub, rep, concat, unpack = string.format, string.gsub, string.rep, table.concat, table.unpack
+local format, rep, concat, unpack = string.format, string.rep, table.concat, table.unpack
 local floor, abs, min, max, huge = math.floor, math.abs, math.min, math.max, math.huge
 local clock, stderr = native.clock, io and io.stderr
 
@@ -150,69 +149,3 @@ gb.progress = define("gb.progress(total: count, title: string = \"\"; unit?: str
     bar.told = tell(bar)
     return own(setmetatable({}, Bar), "progress", bar)
   end)
-
--- {==== plot ====
-
--- Average points into `width` columns.
-local function columns_of(points, width)
-  local columns = {}
-  for c = 1, min(width, #points) do
-    local first, last = (c - 1) * #points // min(width, #points) + 1, c * #points // min(width, #points)
-    local sum = 0
-    for i = first, last do sum = sum + points[i] end
-    columns[c] = sum / (last - first + 1)
-  end
-  return columns
-end
-
--- The points as a list of numbers of our own.
-local function points_of(given)
-  local points = gb.is_tensor(given) and given:tolist() or given
-  if type(points) ~= "table" or #points == 0 then
-    fail("plot: there are no points; give a list of numbers or a vector")
-  end
-  for i = 1, #points do
-    local y = points[i]
-    if type(y) ~= "number" then
-      fail(format("plot: points must be numbers, but [%d] is %s", i, y == nil and "nil" or "a " .. type(y)))
-    end
-  end
-  return points
-end
-
--- A width or height that fits a screen, or a very large one.
-local function check_side(name, size)
-  if size > 1000 then fail(format("plot: '%s' must be a whole number from 1 to 1000, got %d", name, size)) end
-  return size
-end
-
-gb.plot = define("gb.plot(points: tensor|list; width: size = 64, height: size = 12, title?: string, quiet: bool = \z
-  false) -> string: Draw numbers as a curve. Returns the text; prints it unless quiet. Example: gb.plot({ 3, 2, 1 }, \z
-  { title = \"loss\" })", "strict", function(given, options)
-  local points, width, height = points_of(given), check_side("width", options.width),
-    check_side("height", options.height)
-  local columns = columns_of(points, width)
-  local low, high = huge, -huge
-  for _, y in ipairs(columns) do
-    if y == y and abs(y) ~= huge then low, high = min(low, y), max(high, y) end
-  end
-  if low > high then low, high = 0, 1 end
-  local span = high > low and high - low or 1
-  local lines = options.title and { options.title } or {}
-  for row = height, 1, -1 do
-    local cells = {}
-    for c, y in ipairs(columns) do
-      local at = floor((y - low) / span * (height - 1) + 0.5) + 1
-      cells[c] = at == row and "*" or " "
-    end
-    local label = row == height and format("%8.3f", high) or row == 1 and format("%8.3f", low) or rep(" ", 8)
-    lines[#lines + 1] = label .. " |" .. (gsub(concat(cells), "%s+$", ""))
-  end
-  lines[#lines + 1] = rep(" ", 8) .. " +" .. rep("-", #columns)
-  lines[#lines + 1] = rep(" ", 10) .. "1" .. rep(" ", max(#columns - 1 - #tostring(#points), 1)) .. #points
-  local text = concat(lines, "\n")
-  if not options.quiet then print(text) end
-  return text
-end)
-
--- ====}
