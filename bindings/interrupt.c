@@ -194,7 +194,7 @@ void gbl_interrupt_begin(lua_State *L) {
   if (interrupt->depth++) return;
   atomic_store(&state->context->budget.refused, false);
   interrupt->instructions = 0;
-  interrupt->stepped = interrupt->grace = interrupt->deep = false;
+  interrupt->stepped = interrupt->held = interrupt->grace = interrupt->deep = false;
   atomic_store(&interrupt->asked, false);
   atomic_store(&interrupt->has_handler, false);
   if (interrupt->most_seconds > 0) state->context->deadline = now() + interrupt->most_seconds;
@@ -251,12 +251,42 @@ static int on_stop(lua_State *L, gbl_call *call) {
   return 0;
 }
 
+int gbl_stop_handler(lua_State *L) {
+  gbl_state *state = gbl_get_state(L);
+  luaL_checktype(L, 1, LUA_TTABLE);
+  lua_settop(L, 1);
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &handler_key) != LUA_TTABLE) lua_pop(L, 1), lua_newtable(L);
+  if (!atomic_load(&state->interrupt.has_handler)) lua_pop(L, 1), lua_newtable(L); /* of a call that has ended */
+  bool has = gbl_raw_field(L, 1, "fn") != LUA_TNIL;
+  lua_pop(L, 1);
+  lua_pushvalue(L, 1);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &handler_key);
+  atomic_store(&state->interrupt.has_handler, has);
+  return 1;
+}
+
+int gbl_hold_stop(lua_State *L) {
+  gbl_get_state(L)->interrupt.held = lua_toboolean(L, 1);
+  return 0;
+}
+
+int gbl_offer_stop(lua_State *L) {
+  gbl_interrupt *interrupt = &gbl_get_state(L)->interrupt;
+  bool held = interrupt->held;
+  interrupt->held = false;
+  interrupt->stepped = true;
+  gbl_step_boundary(L); /* may raise: what runs ends then */
+  interrupt->held = held;
+  return 0;
+}
+
 void gbl_note_step(lua_State *L) { gbl_get_state(L)->interrupt.stepped = true; }
 
 void gbl_step_boundary(lua_State *L) {
   gbl_state *state = gbl_get_state(L);
   gbl_interrupt *interrupt = &state->interrupt;
   bool stepped = interrupt->stepped;
+  if (interrupt->held) return;
   interrupt->stepped = false;
   if (!stepped || interrupt->grace || !atomic_load(&interrupt->asked)) return;
   luaL_checkstack(L, 4, NULL);

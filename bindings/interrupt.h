@@ -39,6 +39,7 @@ typedef struct gbl_interrupt {
   atomic_bool has_handler;       /* the recipe set gb.on_stop */
   atomic_bool asked;             /* to end at the next step boundary */
   bool stepped;                  /* an optimizer stepped since the last boundary */
+  bool held;                     /* boundaries are only where offer_stop says so */
   bool grace;                    /* the handler runs: the deadline is that of its grace period */
 } gbl_interrupt;
 
@@ -103,6 +104,13 @@ void gbl_interrupt_stick(lua_State *L, gb_status status);
  * handler saves is a whole step. */
 void gbl_note_step(lua_State *L);
 void gbl_step_boundary(lua_State *L);
+/* stop_handler(handler) -> table: For the Lua half. What gb.on_stop keeps is { fn =, grace = } from now on; returns
+ * what it was, or an empty table. */
+int gbl_stop_handler(lua_State *L);
+/* hold_stop(bool): while it is held, no zero_grad and no loader is a boundary, since steps end elsewhere; and
+ * offer_stop(): one ends here. */
+int gbl_hold_stop(lua_State *L);
+int gbl_offer_stop(lua_State *L);
 /* gb.on_stop. */
 void gbl_open_interrupt(lua_State *L);
 /* Replace xpcall by one whose message handler a stop can take away: Lua would run it with hooks off. */

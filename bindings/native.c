@@ -229,6 +229,15 @@ static int why_unwritable(lua_State *L) {
   return 1;
 }
 
+/* remove_file(path), make_folder(path): under the policy on files. */
+static int remove_file(lua_State *L) {
+  return gbl_check_status(L, gb_path_remove(gbl_context(L), gbl_check_path(L, 1, "remove_file")));
+}
+
+static int make_folder(lua_State *L) {
+  return gbl_check_status(L, gb_path_make_folder(gbl_context(L), gbl_check_path(L, 1, "make_folder")));
+}
+
 static int get_rng(lua_State *L) {
   uint64_t seed, offset;
   gb_get_rng_state(gbl_context(L), &seed, &offset);
@@ -388,7 +397,9 @@ static const luaL_Reg functions[] = {
   { "channels_last", channels_last }, { "clock", clock_seconds }, { "synchronize", synchronize }, { "drop", drop },
       { "is_watched", is_watched },
   { "range_push", range_push }, { "range_pop", range_pop }, { "is_terminal", is_terminal }, { "flush", flush },
-  { "step_boundary", step_boundary }, { "finish", finish }, { "environment", environment },
+  { "step_boundary", step_boundary }, { "remove_file", remove_file },
+      { "make_folder", make_folder }, { "stop_handler", gbl_stop_handler }, { "hold_stop", gbl_hold_stop },
+      { "offer_stop", gbl_offer_stop }, { "finish", finish }, { "environment", environment },
       { "file_exists", file_exists },
   { "why_unwritable", why_unwritable }, { "get_rng", get_rng }, { "set_rng", set_rng }, { "same_bits", same_bits },
       { "ops", ops }, { "methods", methods },

@@ -70,7 +70,10 @@ static const struct { const char *name, *class, *expected; } object_kinds[] = {
   { "graph", "graph", "a graph of gb.cuda.graph" }, { "ctx", "ctx", "the context of a gb.Function" },
   { "expect", "expect", "what gb.test.expect returned" }, { "numerics", "numerics", "a record of gb.amp.numerics" },
   { "audit", "audit", "a record of gb.amp.audit" },
-  { "logger", "Logger", "a logger of gb.Logger" }, { NULL, NULL, NULL },
+  { "logger", "Logger", "a logger of gb.Logger" },
+  { "trainer", "Trainer", "a Trainer" }, { "early_stopping", "EarlyStopping", "a gb.EarlyStopping" },
+  { "checkpoints", "Checkpoints", "a gb.Checkpoints" }, { "metrics", "Metrics", "a gb.Metrics" },
+  { NULL, NULL, NULL },
 };
 
 static int find_object_kind(const char *name, bool by_class) {

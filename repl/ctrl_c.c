@@ -1,8 +1,9 @@
-/* ctrl_c.c - Ctrl-C: a handler of SIGINT asks the universe to stop (bindings/interrupt.h says how that reaches what
+/* ctrl_c.c - Ctrl-C, and SIGTERM: a handler asks the universe to stop (bindings/interrupt.h says how that reaches what
  * runs).
  *
- * Where gb.on_stop was given a function, the first one only asks. The handler has no other way to the universe than a
- * static. It is set without SA_RESTART, so that io.read ends too. */
+ * Where gb.on_stop was given a function, the first signal only asks. What comes after it, or where there is no such
+ * function, interrupts (SIGINT) or ends the program at once (SIGTERM). The handler has no other way to the universe
+ * than a static. It is set without SA_RESTART, so that io.read ends too. */
 #include "ctrl_c.h"
 
 #include <signal.h>
@@ -10,34 +11,50 @@
 #include "binding.h"
 
 static gbl_state *watched;
-static struct sigaction before; /* what SIGINT did outside the call that runs */
+static struct sigaction before, before_term; /* what the signals did outside the call that runs */
+static volatile sig_atomic_t asked_by = SIGINT; /* the signal that ended, or will end, what runs */
 
 void ctrl_c_watch(lua_State *L) { watched = gbl_get_state(L); }
 
 /* Ask first where the recipe wants to be asked. */
 static void on_interrupt(int signal) {
   (void)signal;
-  if (!gbl_ask_to_stop(watched)) gbl_interrupt_request(watched, GB_EINTERRUPT);
+  if (gbl_ask_to_stop(watched)) asked_by = SIGINT;
+  else gbl_interrupt_request(watched, GB_EINTERRUPT);
 }
 
-/* What SIGINT does from now on; what it did goes into *old, which may be NULL. */
-static void set_handler(void (*handler)(int), struct sigaction *old) {
+static void on_term(int number) {
+  if (gbl_ask_to_stop(watched)) {
+    asked_by = SIGTERM;
+    return;
+  }
+  signal(number, SIG_DFL);
+  raise(number); /* delivered when this handler returns */
+}
+
+/* What a signal does from now on; what it did goes into *old, which may be NULL. */
+static void set_handler(int number, void (*handler)(int), struct sigaction *old) {
   struct sigaction action = { .sa_handler = handler };
   sigemptyset(&action.sa_mask);
-  sigaction(SIGINT, &action, old);
+  sigaction(number, &action, old);
 }
 
+/* A SIGTERM that the program was told to ignore is ignored on. */
 void ctrl_c_begin(lua_State *L) {
   gbl_interrupt_begin(L);
-  set_handler(on_interrupt, &before);
+  asked_by = SIGINT;
+  set_handler(SIGINT, on_interrupt, &before);
+  set_handler(SIGTERM, on_term, &before_term);
+  if (before_term.sa_handler == SIG_IGN) sigaction(SIGTERM, &before_term, NULL);
 }
 
 gb_status ctrl_c_end(lua_State *L, bool succeeded) {
   sigaction(SIGINT, &before, NULL);
+  sigaction(SIGTERM, &before_term, NULL);
   return gbl_interrupt_end(L, succeeded);
 }
 
 void ctrl_c_die(void) {
-  set_handler(SIG_DFL, NULL);
-  raise(SIGINT);
+  set_handler(asked_by, SIG_DFL, NULL);
+  raise(asked_by);
 }

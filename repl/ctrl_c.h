@@ -1,4 +1,4 @@
-/* ctrl_c.h - Ctrl-C. */
+/* ctrl_c.h - Ctrl-C and SIGTERM. */
 #ifndef GB_REPL_CTRL_C_H
 #define GB_REPL_CTRL_C_H
 
@@ -12,8 +12,8 @@ void ctrl_c_watch(lua_State *L);
  * the call was stopped for: GB_EINTERRUPT, a limit, or GB_OK; a call that succeeded may have gone over its limit. */
 void ctrl_c_begin(lua_State *L);
 gb_status ctrl_c_end(lua_State *L, bool succeeded);
-/* End the program as SIGINT would have, so that a shell's loop around it ends too. Returns only if that is not
- * possible. */
+/* End the program as the signal that stopped it would have (SIGINT, or SIGTERM where a recipe asked to be told), so
+ * that a shell's loop around it ends too. Returns only if that is not possible. */
 void ctrl_c_die(void);
 
 #endif

@@ -22,7 +22,7 @@ local precisions = {
 -- throughout, mixed_float16 is not. Apex: O2 is 16-bit weights with float32 masters and norms and a scaler, which is
 -- what 16-true is.
 local spellings = {
-  ["32"] = "32-true", ["16"] = "16-mixed", bf16 = "bf16-mixed", fp32 = "32-true", fp16 = "16-mixed",
+  ["32"] = "32-true", ["16"] = "16-mixed", bf16 = "bf16-mixed", fp32 = "32-true", fp16 = "16-mixed", amp = "16-mixed",
   mixed_float16 = "16-mixed", mixed_bfloat16 = "bf16-mixed", float32 = "32-true", float16 = "16-true",
     bfloat16 = "bf16-true",
   O0 = "32-true", O1 = "16-mixed", O2 = "16-true",

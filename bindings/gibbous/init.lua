@@ -56,6 +56,7 @@ for _, name in ipairs {
   "data", "transforms",
   "io",
   "args", "progress", "logger", "plot",
+  "early_stopping", "checkpoints", "metrics", "trainer", "trainer_report", "trainer_search", "trainer_options",
   "test", "seal",
 } do
   run(name)

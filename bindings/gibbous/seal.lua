@@ -6,7 +6,7 @@ local fail, nearest, format = native.fail, native.nearest, string.format -- fail
 
 -- Names of the API that come in a later version; help() says so too.
 local later = {
-  ["gb"] = { "Trainer", "dist" },
+  ["gb"] = { "dist" },
   ["gb.linalg"] = {},
   ["gb.nn"] = {},
   ["gb.nn.functional"] = {},

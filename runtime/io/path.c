@@ -137,3 +137,43 @@ bool gb_path_exists(gb_context *context, const char *path) {
   gb_path_close(&place);
   return exists;
 }
+
+gb_status gb_path_remove(gb_context *context, const char *path) {
+  gb_path place;
+  GB_TRY(gb_path_find(context, path, true, &place));
+  int error = unlinkat(place.folder, place.name, 0) ? errno : 0;
+  gb_path_close(&place);
+  return error && error != ENOENT ? gb_fail_errno(context, "remove", path, error) : GB_OK;
+}
+
+/* Make one folder, where there is none of that name. */
+static gb_status make_one(gb_context *context, const char *path) {
+  gb_path place;
+  struct stat info;
+  GB_TRY(gb_path_charge(context, GB_FILE_BLOCK));
+  GB_TRY(gb_path_find(context, path, true, &place));
+  int error = mkdirat(place.folder, place.name, 0777) ? errno : 0;
+  int flags = place.confined ? AT_SYMLINK_NOFOLLOW : 0;
+  bool is_there = error == EEXIST && !fstatat(place.folder, place.name, &info, flags) && S_ISDIR(info.st_mode);
+  if (error == EEXIST && !is_there) error = ENOTDIR;
+  gb_path_close(&place);
+  return error && !is_there ? gb_fail_errno(context, "make the folder", path, error) : GB_OK;
+}
+
+gb_status gb_path_make_folder(gb_context *context, const char *path) {
+  if (gb_path_exists(context, path)) return GB_OK;
+  size_t length = strlen(path);
+  char *part = malloc(length + 1);
+  if (!part) return gb_fail_memory(context, length + 1);
+  memcpy(part, path, length + 1);
+  gb_status status = GB_OK;
+  for (size_t i = 1; i <= length && status == GB_OK; i++) {
+    bool ends = path[i] == '/' || !path[i];
+    if (!ends || path[i - 1] == '/') continue;
+    part[i] = 0;
+    status = make_one(context, part);
+    part[i] = path[i];
+  }
+  free(part);
+  return status;
+}

@@ -29,6 +29,11 @@ gb_status gb_path_make_folder(gb_context *context, const char *path);
 /* Is there a file that may be read? */
 bool gb_path_exists(gb_context *context, const char *path);
 
+/* Remove a file; one that is not there is none. Make a folder, and those above it, unless it is there. GB_EIO where
+ * that cannot be. */
+gb_status gb_path_remove(gb_context *context, const char *path);
+gb_status gb_path_make_folder(gb_context *context, const char *path);
+
 /* What an errno means, in buffer or in memory that stays; any thread. */
 const char *gb_reason_of(int error, char *buffer, size_t size);
 /* "cannot <what> '<path>': <reason>" for an errno. */

@@ -1,0 +1,696 @@
+-- trainer.lua - gb.Trainer: the loop around training, for those who do not want to write it. It does nothing that a
+-- loop written by hand cannot do with the same parts: DataLoader, autocast, GradScaler, schedules, gb.optim.Average,
+-- gb.EarlyStopping, gb.Checkpoints, gb.Metrics, gb.progress. tests/lua/test_trainer.lua compares the two bit by bit.
+--
+-- Inside a step: gradients are forgotten; for each micro-batch forward and scaled backward; unscale; clip; the
+-- optimizer, unless a gradient is not finite; the scaler; then, if the step was not skipped, schedule and average; log,
+-- validate, save, and only then may the run stop. So what a checkpoint holds is always a whole step.
+-- trainer_options.lua has gb.Trainer itself, trainer_report.lua says where numbers went wrong, trainer_search.lua has
+-- find_batch and find_lr.
+
+local gb, native = ...
+local fail = native.fail -- raises with the recipe's line
+local define, private, copy = native.define, native.private, native.copy
+local format, concat, sort = string.format, table.concat, table.sort
+local pack, unpack, math_type, huge = table.pack, table.unpack, math.type, math.huge
+local min, max, floor, ceil = math.min, math.max, math.floor, math.ceil
+local amp, is_tensor, clock = gb.amp, gb.is_tensor, native.clock
+local autocast, Module, utils = amp.autocast, gb.nn.Module, gb.nn.utils
+
+-- What is private of a trainer: its options, the objects made of them, and where the run stands: epoch (epochs that are
+-- over), batch and inner (batches and steps of the epoch under way), step (steps that were attempted), skipped, sums
+-- (of the epoch's losses), values (the last of each), best, reason (why it stopped, or nil).
+local Trainer = { __name = "gb.Trainer" }
+native.classes.Trainer = Trainer
+local trainer = {} -- what the files beside this one share
+native.trainer = trainer
+
+local shown = { model = true, optimizer = true, scaler = true, schedule = true, average = true, step = true,
+  epoch = true,
+  batch = true, skipped = true, values = true, best = true, reason = true, precision = true, device = true,
+  checkpoint = true, stopping = true, spikes_found = true }
+Trainer.__index = function(self, key)
+  local mine = shown[key] and private(self, "trainer")
+  if not mine then return Trainer[key] end
+  return key == "values" and copy(mine.values) or mine[key]
+end
+Trainer.__tostring = function(self)
+  local mine = private(self, "trainer")
+  return mine and format("Trainer (%s, step %d, epoch %d)", tostring(mine.precision), mine.step, mine.epoch) or
+    "Trainer"
+end
+
+local function is_count(value) return math_type(value) == "integer" and value >= 0 end
+
+-- {==== loaders ====
+
+-- A list of batches as a loader: { x, y } each, or the same for many epochs.
+local List = {}
+List.__index = List
+function List:iter(device, options)
+  if not (options and options.resume) then self.batch = 0 end
+  return function()
+    local batch = self.list[self.batch + 1]
+    if not batch then
+      self.batch = 0
+      return nil
+    end
+    self.batch = self.batch + 1
+    local values = is_tensor(batch) and { batch, n = 1 } or pack(unpack(batch))
+    for i = 1, values.n do values[i] = is_tensor(values[i]) and device and values[i]:to(device) or values[i] end
+    return unpack(values, 1, values.n)
+  end
+end
+function List:state_dict() return { batch = self.batch } end
+function List:load_state_dict(state)
+  if not is_count(state.batch) or state.batch > #self.list then fail("Trainer: the state is of another list") end
+  self.batch = state.batch
+end
+
+-- A DataLoader as it is, a list of batches as one. who: the method that was called.
+local function loader_of(given, who)
+  if private(given, "loader") or getmetatable(given) == List then return given end
+  if type(given) ~= "table" or #given == 0 then
+    fail(format("Trainer: %s takes a DataLoader, or a list of batches { { x, y }, ... }", who))
+  end
+  for i, batch in ipairs(given) do
+    if type(batch) ~= "table" and not is_tensor(batch) then
+      fail(format("Trainer: %s: batch %d of the list is a %s", who, i, type(batch)))
+    end
+  end
+  return setmetatable({ list = copy(given), batch = 0 }, List)
+end
+trainer.loader_of = loader_of
+
+local function batches_in(loader) return getmetatable(loader) == List and #loader.list or #loader end
+
+-- How many batches of a loader are used.
+local function limited(mine, loader, part)
+  local limit, n = mine.limit[part], batches_in(loader)
+  if limit == nil then return n end
+  return min(n, math_type(limit) == "float" and ceil(limit * n) or limit)
+end
+
+-- After n batches of source the loader stands at the beginning of the next epoch, as one that is read to its end does.
+local function to_next_epoch(loader, source, n)
+  if n == batches_in(loader) and source() == nil then return end
+  local state = loader:state_dict()
+  state.epoch, state.batch = (state.epoch or 0) + 1, 0
+  loader:load_state_dict(state)
+end
+
+-- The first n batches, which are then the only ones.
+local function first_batches(mine, loader, n)
+  local list = {}
+  local next_batch = loader:iter(mine.device)
+  for i = 1, min(n, batches_in(loader)) do list[i] = pack(next_batch()) end
+  return setmetatable({ list = list, batch = 0 }, List)
+end
+
+-- ====}
+
+-- {==== one step ====
+
+-- Tell the callbacks of an event. One that returns false in a step ends the run after it.
+local function tell(mine, event, values)
+  for _, hooks in ipairs(mine.callbacks) do
+    local fn = hooks[event]
+    if fn and fn(mine.self, values) == false and (event == "batch" or event == "backward" or event == "step") then
+      mine.reason = mine.reason or format("the callback '%s' returned false", event)
+    end
+  end
+end
+trainer.tell = tell
+
+-- The loss of a batch, the output and its target. A batch is what the loader gave: inputs first, then the target.
+local function forward(mine, batch)
+  local loss, output, target
+  if mine.compute then
+    loss, output, target = mine.compute(mine.model, unpack(batch, 1, batch.n))
+  else
+    output, target = mine.model(batch[1]), batch[2]
+    if mine.loss then loss = mine.loss(output, unpack(batch, 2, batch.n)) else loss = output end
+  end
+  if not is_tensor(loss) or loss:numel() ~= 1 then
+    fail(format("Trainer: the loss must be a tensor of one element, got %s", is_tensor(loss) and
+      "the shape (" .. concat(loss.shape, ", ") .. ")" or "a " .. type(loss)))
+  end
+  return loss, output, target
+end
+
+local function scoped_forward(mine, batch) return autocast(mine.precision, forward, mine, batch) end
+trainer.forward = scoped_forward
+
+-- How many elements the loss of a batch is the mean of: labels that are not ignored, else rows. On a device a tensor,
+-- so that nothing waits for it.
+local function count_of(mine, batch)
+  if mine.count then
+    local count = mine.count(unpack(batch, 1, batch.n))
+    if is_tensor(count) and count:numel() == 1 or type(count) == "number" and count >= 0 and count < huge then
+      return count
+    end
+    fail(format("Trainer: 'count' must give a number from 0, it gave %s", tostring(count)))
+  end
+  local target = batch[batch.n]
+  if batch.n > 1 and is_tensor(target) and not target:is_floating_point() and target.dtype ~= "bool" then
+    local count = target:ne(mine.ignore_index):sum()
+    return target.device == "cpu" and count:item() or count
+  end
+  local x = batch[1]
+  return is_tensor(x) and x.ndim > 0 and x:size(1) or 1
+end
+trainer.count_of = count_of
+
+-- The part that micro-batch k has in the loss of the whole step: the mean is over the elements of all of them.
+local function share_of(loss, counts, k, total)
+  local n, equal = #counts, true
+  if n == 1 then return loss end
+  for i = 2, n do equal = equal and counts[i] == counts[1] end
+  if equal then return loss / n end
+  return loss * (counts[k] / total)
+end
+
+-- Gradients of the micro-batches of a step, summed; its loss.
+local function accumulate(mine, group)
+  local counts, total, mean = {}, 0, nil
+  for k, batch in ipairs(group) do
+    counts[k] = count_of(mine, batch)
+    total = total + counts[k]
+  end
+  mine.optimizer:zero_grad()
+  for k, batch in ipairs(group) do
+    batch.seed, batch.offset = native.get_rng()
+    tell(mine, "batch", batch)
+    local loss, output, target = scoped_forward(mine, batch)
+    if mine.tally and is_tensor(output) and is_tensor(target) then mine.tally:update(output, target) end
+    loss = share_of(loss, counts, k, total)
+    mine.scaler:scale(loss):backward()
+    mean = mean and mean + loss:detach() or loss:detach()
+  end
+  return mean, total
+end
+
+-- Limit the gradients; their norm before.
+local function clip(mine)
+  if mine.clip_value then utils.clip_grad_value_(mine.parameters, mine.clip_value) end
+  return utils.clip_grad_norm_(mine.parameters, mine.clip or huge)
+end
+
+local function item(value) return is_tensor(value) and value:item() or value end
+
+-- What a step leaves: schedule and average go on unless it was skipped.
+local function advance(mine, skipped)
+  if skipped then
+    mine.skipped = mine.skipped + 1
+    return
+  end
+  if mine.schedule and mine.schedule_every == "step" and not mine.swa_schedule then mine.schedule:step() end
+  if mine.average and not mine.swa and mine.step >= mine.average_start then mine.average:update_parameters() end
+end
+
+local function lr_of(mine) return private(mine.optimizer, "optimizer").native:get(1, "lr") end
+
+-- One step of the optimizer on a group of micro-batches. Reading the loss and the scaler's flag waits for a device,
+-- once and after all of the step was asked for.
+local function train_step(mine, group)
+  local mean, total = accumulate(mine, group)
+  mine.scaler:unscale_(mine.optimizer)
+  tell(mine, "backward", group)
+  local norm = clip(mine)
+  mine.scaler:step(mine.optimizer)
+  mine.scaler:update()
+  mine.step, mine.inner = mine.step + 1, mine.inner + 1
+  local values = mine.values
+  local lr = lr_of(mine)
+  local skipped = mine.scaler:is_enabled() and mine.scaler:stats().last_skipped
+  advance(mine, skipped)
+  values.loss, values.norm, values.lr = item(mean), item(norm), lr
+  values.scale, values.skipped, values.step, values.epoch = mine.scaler:get_scale(), mine.skipped, mine.step, mine.epoch
+  trainer.report_step(mine, group, skipped)
+  local count = item(total)
+  if values.loss == values.loss and values.loss < huge and values.loss > -huge then
+    mine.sums.loss, mine.sums.count = mine.sums.loss + values.loss * count, mine.sums.count + count
+  end
+  tell(mine, "step", values)
+end
+trainer.train_step = train_step
+
+-- ====}
+
+-- {==== validation and prediction ====
+
+-- Run fn with every module in evaluation, without gradients, in the average's weights if there are some.
+local function evaluating(mine, fn)
+  local modes = {}
+  for _, module in ipairs(Module.modules(mine.model)) do modes[#modes + 1] = { module, module.training } end
+  local _ <close> = setmetatable({}, { __close = function()
+    for _, pair in ipairs(modes) do pair[1].training = pair[2] end
+  end })
+  Module.eval(mine.model)
+  local average = mine.average
+  if average and average.n_averaged > 0 and not mine.averaged then return average:apply(gb.no_grad, fn) end
+  return gb.no_grad(fn)
+end
+
+-- The measures over at most n batches, by names that begin with val_.
+local function evaluate(mine, loader, n)
+  local sum, total, values = 0.0, 0, {}
+  local bar = mine.progress and gb.progress(n, "validate") or nil
+  if mine.metrics then mine.metrics:reset() end
+  local source = loader:iter(mine.device)
+  for _ = 1, n do
+    local batch = pack(source())
+    if batch[1] == nil then break end
+    local loss, output, target = scoped_forward(mine, batch)
+    local count = count_of(mine, batch)
+    if item(count) > 0 then sum, total = sum + loss:detach():double() * count, total + count end
+    if mine.metrics and is_tensor(output) and is_tensor(target) then mine.metrics:update(output, target) end
+    if bar then bar:update(1) end
+  end
+  to_next_epoch(loader, source, n)
+  total = item(total)
+  values.val_loss = total > 0 and item(sum) / total or 0 / 0
+  for name, value in next, mine.metrics and mine.metrics:compute() or {} do values["val_" .. name] = value end
+  if bar then
+    bar:update(0, { loss = values.val_loss })
+    bar:close(trainer.text_of(values))
+  else native.event("validate", n, n, values.val_loss) end
+  return values
+end
+
+-- Values by name as one line.
+function trainer.text_of(values)
+  local names, parts = {}, {}
+  for name in next, values do names[#names + 1] = name end
+  sort(names)
+  for i, name in ipairs(names) do parts[i] = format("%s %.4g", name, values[name]) end
+  return concat(parts, "  ")
+end
+
+local function validated(mine, loader, n)
+  return evaluating(mine, function() return evaluate(mine, loader, n) end)
+end
+
+-- ====}
+
+-- {==== what a checkpoint holds ====
+
+-- The model as a part, whose weights are the average's: what others read from the file. The live weights stand beside.
+local function averaged_part(mine)
+  return {
+    state_dict = function()
+      local state = Module.state_dict(mine.model)
+      for name, value in next, mine.average:state_dict().averages do
+        if state[name] then state[name] = value:to(state[name].dtype) end
+      end
+      return state
+    end,
+    load_state_dict = function() end,
+  }
+end
+
+local counters = { "epoch", "batch", "inner", "step", "skipped" }
+
+-- Where the run itself stands, as a part.
+local function progress_part(mine)
+  return {
+    state_dict = function()
+      local state = { sums = copy(mine.sums), values = copy(mine.values), best = mine.best,
+        window = copy(mine.window), hooks = {},
+        stop = mine.stopping and mine.stopping:state_dict(), swa = mine.swa_schedule and mine.swa_schedule:state_dict(),
+        tally = mine.tally and mine.tally:state_dict(), found = copy(mine.spikes_found, true) }
+      state.values.samples_per_second, state.values.mfu = nil, nil -- which hang on the machine
+      for _, name in ipairs(counters) do state[name] = mine[name] end
+      for i, hooks in ipairs(mine.callbacks) do state.hooks[i] = hooks.state and { hooks.state(mine.self) } or {} end
+      return state
+    end,
+    load_state_dict = function(_, state)
+      for _, name in ipairs(counters) do
+        if type(state) ~= "table" or not is_count(state[name]) then
+          fail(format("Trainer: the checkpoint has no count '%s' of a run", name))
+        end
+      end
+      local sums = state.sums
+      local is_sums = type(sums) == "table" and type(sums.loss) == "number" and type(sums.count) == "number"
+      if not is_sums or not (state.best == nil or type(state.best) == "number") then
+        fail("Trainer: the checkpoint has no sums of a run")
+      end
+      if mine.stopping then mine.stopping:load_state_dict(state.stop) end
+      if mine.tally then mine.tally:load_state_dict(state.tally) end
+      if state.swa ~= nil and mine.swa then
+        mine.swa_schedule = gb.optim.lr.SWA(mine.optimizer, { swa_lr = mine.swa.lr or lr_of(mine),
+          anneal_epochs = mine.swa.anneal })
+        mine.swa_schedule:load_state_dict(state.swa)
+      end
+      for _, name in ipairs(counters) do mine[name] = state[name] end
+      for name, value in next, type(state.values) == "table" and state.values or {} do
+        if type(name) == "string" and type(value) == "number" then mine.values[name] = value end
+      end
+      mine.sums, mine.best = { loss = sums.loss, count = sums.count }, state.best
+      mine.window, mine.spikes_found = trainer.checked_window(state.window), trainer.checked_found(state.found)
+      for i, hooks in ipairs(mine.callbacks) do
+        local kept = type(state.hooks) == "table" and state.hooks[i]
+        if hooks.restore and type(kept) == "table" then hooks.restore(kept[1]) end
+      end
+    end,
+  }
+end
+
+-- All of a run by name. The progress part comes last when they are loaded: its name is the last in the alphabet.
+local function parts_of(mine)
+  local parts = { model = mine.model, optimizer = mine.optimizer, scaler = mine.scaler, schedule = mine.schedule,
+    loader = mine.train, validation = mine.validation, trainer = progress_part(mine) }
+  if mine.average then parts.model, parts.live, parts.average = averaged_part(mine), mine.model, mine.average end
+  return parts
+end
+trainer.parts_of = parts_of
+
+local function save(mine, is_last)
+  local files = mine.checkpoint
+  local path = is_last and files:save_last(parts_of(mine)) or files:save(parts_of(mine), mine.values)
+  mine.saved = mine.step
+  for _, logger in ipairs(mine.loggers) do
+    if logger.flush then logger:flush() end
+  end
+  tell(mine, "save", { path = path })
+end
+
+-- Go on from the last checkpoint if there is one, or from the one that is named.
+local function resume(mine)
+  local files, from = mine.checkpoint, mine.resume
+  mine.resume = false
+  if from == true then
+    if not files then fail("Trainer: resume = true needs checkpoint, to know where the last one is") end
+    if not files.last then return false end
+    files:load(parts_of(mine))
+  else gb.io.load_checkpoint(from, parts_of(mine)) end
+  tell(mine, "load", { path = from == true and files.last or from })
+  return true
+end
+
+-- ====}
+
+-- {==== between steps ====
+
+local function log_values(mine, values)
+  for _, logger in ipairs(mine.loggers) do logger:log(copy(values), mine.step) end
+end
+
+local logged = { "loss", "lr", "norm", "scale", "skipped", "epoch", "samples_per_second", "mfu" }
+
+-- Log a step, show it, and tell the host.
+local function show_step(mine, samples)
+  local values, now = mine.values, clock()
+  local window = mine.speed
+  window[#window + 1] = { now, samples }
+  if #window > 101 then table.remove(window, 1) end
+  local sum = 0
+  for i = 2, #window do sum = sum + window[i][2] end
+  local elapsed = now - window[1][1]
+  if elapsed > 0 and sum > 0 then
+    values.samples_per_second = sum / elapsed
+    if mine.sample_operations then
+      values.mfu = values.samples_per_second * mine.sample_operations / mine.peak_flops
+    end
+  end
+  if mine.step % mine.log_every == 0 then
+    local row = {}
+    for _, name in ipairs(logged) do row[name] = values[name] end
+    log_values(mine, row)
+  end
+  local text = { loss = values.loss, step = mine.step, scale = mine.scaler, norm = values.norm, lr = values.lr }
+  if mine.bar then mine.bar:update(1, text)
+  else native.event("train", mine.step, mine.most_steps, values.loss, values.scale, mine.skipped) end
+end
+
+-- After new measures: the schedule that goes by them, the best so far, and whether to stop early.
+local function check(mine)
+  local values = mine.values
+  local name, mode = mine.monitor, mine.mode
+  local value = values[name]
+  if mine.schedule and mine.schedule_every == "check" and type(value) == "number" and value == value then
+    mine.schedule:step(value)
+  end
+  local better = type(value) == "number" and value == value and
+    (mine.best == nil or mode == "min" and value < mine.best or mode == "max" and value > mine.best)
+  if better then
+    mine.best = value
+    tell(mine, "improve", { name = name, value = value })
+  end
+  if not mine.stopping then return end
+  local stopped, why = mine.stopping:check(values)
+  if stopped then mine.reason = mine.reason or why end
+end
+
+local function validate_now(mine)
+  local values = validated(mine, mine.validation, mine.validation_batches)
+  for name, value in next, values do mine.values[name] = value end
+  mine.validated, mine.validated_at = clock(), mine.step
+  log_values(mine, values)
+  tell(mine, "validate", values)
+  check(mine)
+end
+
+-- Is a validation due after this step? finished: the epoch's last.
+local function validation_due(mine, inner, finished)
+  if not mine.validation then return false end
+  local every = mine.validate_every
+  if type(every) == "string" then return clock() - mine.validated >= mine.validate_seconds end
+  if math_type(every) == "integer" then return mine.step % every == 0 end
+  if (mine.epoch + (finished and 0 or 1)) % mine.validate_epochs ~= 0 then return false end
+  return inner % max(1, floor(mine.epoch_steps * every)) == 0
+end
+
+-- SWA takes the weights at the end of each epoch from its start on, at a rate of its own.
+local function end_epoch_of_swa(mine)
+  local swa = mine.swa
+  local start = math_type(swa.start) == "integer" and swa.start or floor(swa.start * (mine.epochs or 1))
+  if mine.epoch < start then return end
+  if mine.epoch > start or start == 0 then mine.average:update_parameters() end
+  if not mine.swa_schedule then
+    mine.swa_schedule = gb.optim.lr.SWA(mine.optimizer, { swa_lr = swa.lr or lr_of(mine), anneal_epochs = swa.anneal })
+  end
+  mine.swa_schedule:step()
+end
+
+-- The end of an epoch: its means, and what goes by epochs.
+local function end_epoch(mine)
+  mine.epoch, mine.batch, mine.inner = mine.epoch + 1, 0, 0
+  local values = { train_loss = mine.sums.count > 0 and mine.sums.loss / mine.sums.count or 0 / 0 }
+  if mine.tally then
+    for name, value in next, mine.tally:compute() do values["train_" .. name] = value end
+    mine.tally:reset()
+  end
+  mine.sums = { loss = 0.0, count = 0 }
+  for name, value in next, values do mine.values[name] = value end
+  mine.values.epoch = mine.epoch
+  if mine.swa then end_epoch_of_swa(mine) end
+  if mine.schedule and mine.schedule_every == "epoch" and not mine.swa_schedule then mine.schedule:step() end
+  log_values(mine, values)
+  tell(mine, "epoch", values)
+end
+
+-- Why the run is over, or nil; a new one has its time before it.
+local function end_of_run(mine, is_new)
+  if mine.stopping and mine.stopping.reason then return mine.stopping.reason end
+  if mine.steps and mine.step >= mine.steps then return format("%d steps", mine.step) end
+  if mine.epochs and mine.epoch >= mine.epochs then return format("%d epochs", mine.epoch) end
+  if mine.seconds and not is_new and clock() - mine.started >= mine.seconds then
+    return format("%g seconds", mine.seconds)
+  end
+end
+
+-- All that follows a step: show, validate, save, stop. last: it was the epoch's last.
+local function after_step(mine, group, last)
+  local samples, inner = 0, mine.inner
+  for _, batch in ipairs(group) do samples = samples + (batch[1].ndim > 0 and batch[1]:size(1) or 1) end
+  show_step(mine, samples)
+  if last then end_epoch(mine) end
+  local due = validation_due(mine, inner, last)
+  if due then validate_now(mine) elseif last and not mine.validation then check(mine) end
+  local is_time = mine.seconds and clock() - mine.started >= mine.seconds
+  if is_time and mine.validation and not due then validate_now(mine) end
+  local files, at = mine.checkpoint, { step = mine.step, epoch = mine.epoch }
+  if files then
+    local checked = due or last and not mine.validation
+    local is_due = files:due(at) or last and files:due(at, { kind = "epoch" }) or
+      checked and files:due(at, { kind = "validation" })
+    if is_due or is_time then save(mine) end
+  end
+  mine.reason = mine.reason or end_of_run(mine)
+  native.offer_stop()
+end
+
+-- ====}
+
+-- {==== the run ====
+
+-- The micro-batches of the next step: fewer at the end of an epoch.
+local function take(mine, source, n)
+  local group = {}
+  while #group < mine.accumulate and mine.batch < n do
+    local batch = pack(source())
+    if batch[1] == nil then fail("Trainer: the loader ended before the number of batches that it gave (#loader)") end
+    mine.batch = mine.batch + 1
+    batch.number = mine.batch
+    group[#group + 1] = batch
+  end
+  return group
+end
+
+local function run_epoch(mine)
+  local n = limited(mine, mine.train, "train")
+  if n == 0 then fail("Trainer: fit: the loader has no batches") end
+  mine.epoch_steps = ceil(n / mine.accumulate)
+  mine.most_steps = trainer.total_steps(mine, n)
+  if mine.most_steps == huge then mine.most_steps = mine.step + mine.epoch_steps end
+  if mine.progress then
+    mine.bar = gb.progress(mine.epoch_steps - mine.inner, format("epoch %d", mine.epoch + 1))
+  end
+  local source = mine.train:iter(mine.device, { resume = mine.batch > 0 })
+  repeat
+    local group = take(mine, source, n)
+    local last = mine.batch >= n
+    if last then to_next_epoch(mine.train, source, n) end
+    trainer.watch_step(mine, group, function() train_step(mine, group) end)
+    after_step(mine, group, last)
+  until last or mine.reason
+  if mine.bar then mine.bar:close(trainer.text_of({ loss = mine.values.train_loss or mine.values.loss })) end
+  mine.bar = nil
+end
+
+-- What a stop that was asked for does, between two steps: save, and say how to go on.
+local function on_stop(mine, before)
+  return function()
+    local text = "nothing was saved: the Trainer has no checkpoint"
+    if mine.checkpoint then
+      save(mine, true)
+      text = format("%s holds all of it: run the same with resume = true to go on", mine.checkpoint.last)
+    end
+    for _, logger in ipairs(mine.loggers) do logger:close() end
+    print(format("stopped after step %d, in epoch %d; %s", mine.step, mine.epoch + 1, text))
+    native.flush()
+    if before.fn then before.fn() end
+  end
+end
+
+-- A short validation at the beginning finds mistakes in it. It leaves no trace.
+local function sanity_check(mine)
+  local n = min(mine.sanity, mine.validation_batches)
+  if n == 0 then return end
+  trainer.untouched(mine, mine.validation, function() validated(mine, mine.validation, n) end)
+end
+
+-- Loaders, limits, schedule and state, before the first step.
+local function prepare(mine, train, validation)
+  local n = mine.fast_dev_run and (mine.fast_dev_run == true and 1 or mine.fast_dev_run) or mine.overfit
+  mine.train = loader_of(train, "fit")
+  mine.validation = validation ~= nil and loader_of(validation, "fit") or nil
+  if n then
+    mine.train = first_batches(mine, mine.train, n)
+    if mine.overfit then mine.validation = setmetatable({ list = mine.train.list, batch = 0 }, List) end
+    if mine.validation and not mine.overfit then mine.validation = first_batches(mine, mine.validation, n) end
+  end
+  mine.validation_batches = mine.validation and limited(mine, mine.validation, "validate")
+  if mine.validation_batches == 0 then mine.validation = nil end
+  if not mine.schedule then
+    mine.schedule = trainer.make_schedule(mine, mine.schedule_spec, limited(mine, mine.train, "train"))
+  end
+  mine.schedule_every = mine.schedule_every or mine.schedule and
+    private(mine.schedule, "schedule").name == "ReduceOnPlateau" and "check" or "step"
+  local watches = mine.stopping or mine.checkpoint and mine.checkpoint.monitor and mine.checkpoint
+  mine.monitor = watches and watches.monitor or mine.validation and "val_loss" or "train_loss"
+  mine.mode = watches and watches.mode or "min"
+  mine.started, mine.validated, mine.speed, mine.reason = clock(), clock(), {}, nil
+  local resumed = mine.resume and resume(mine)
+  if mine.validation and not resumed and mine.step == 0 then sanity_check(mine) end
+end
+
+-- The average becomes the weights; batch norms get statistics of its weights.
+local function adopt_average(mine)
+  if not mine.average or mine.average.n_averaged == 0 or mine.averaged then return end
+  mine.average:copy_to()
+  mine.averaged = true
+  if not mine.swa then return end
+  trainer.untouched(mine, mine.train, function() gb.optim.update_bn(mine.train:iter(mine.device), mine.model) end)
+end
+
+Trainer.fit = define("Trainer:fit(train: any, validation?: any) -> table: Train on a DataLoader, or a list of \z
+  batches, until the epochs, steps or time are over, or a callback or the early stopping says so; validate on the \z
+  other. A second call goes on. Returns the last values by name: loss, train_loss, val_loss, lr, step, epoch, reason. \z
+  Errors: a Trainer without epochs, steps and time. Example: local trainer = gb.Trainer({ model = gb.nn.Linear(4, 2), \z
+  optimizer = { \"SGD\", lr = 0.1 }, loss = gb.nn.functional.cross_entropy, epochs = 1, progress = false }) \z
+  trainer:fit({ { gb.rand(8, 4), gb.zeros(8, { dtype = \"int64\" }) } })", "strict", function(self, train,
+  validation)
+  local mine = private(self, "trainer")
+  if mine.running then fail("Trainer: fit is running; a callback cannot call it") end
+  if not (mine.epochs or mine.steps or mine.seconds) then
+    fail("Trainer: fit needs to know when to end: give epochs, steps or time")
+  end
+  mine.running = true
+  local before = native.stop_handler({})
+  local _ <close> = setmetatable({}, { __close = function(_, why)
+    native.hold_stop(false)
+    native.stop_handler(before)
+    mine.running, mine.bar = false, nil
+    if why ~= nil then mine.batch, mine.inner, mine.sums = 0, 0, { loss = 0.0, count = 0 } end -- the epoch begins anew
+  end })
+  native.stop_handler(mine.checkpoint and { fn = on_stop(mine, before), grace = mine.grace } or before)
+  native.hold_stop(true)
+  prepare(mine, train, validation)
+  tell(mine, "start", mine.values)
+  local _ <close> = mine.anomaly and gb.anomaly() or nil
+  mine.reason = end_of_run(mine, true)
+  while not mine.reason do run_epoch(mine) end
+  if mine.checkpoint and mine.saved ~= mine.step and mine.step > 0 then save(mine, true) end
+  tell(mine, "stop", { reason = mine.reason })
+  adopt_average(mine)
+  for _, logger in ipairs(mine.loggers) do
+    if logger.flush then logger:flush() end
+  end
+  local values = copy(mine.values)
+  values.reason = mine.reason
+  tell(mine, "finish", values)
+  return values
+end)
+
+Trainer.validate = define("Trainer:validate(loader: any) -> table: The loss and the metrics over a DataLoader or a \z
+  list of batches, by names that begin with val_; in evaluation mode, with the average's weights if there is one. \z
+  Example: local trainer = gb.Trainer({ model = gb.nn.Linear(4, 2), optimizer = \"SGD\", loss = \z
+  gb.nn.functional.cross_entropy, progress = false }) print(trainer:validate({ { gb.rand(8, 4), gb.zeros(8, { dtype = \z
+  \"int64\" }) } }).val_loss)", "strict", function(self, loader)
+  local mine = private(self, "trainer")
+  local source = loader_of(loader, "validate")
+  return validated(mine, source, limited(mine, source, "validate"))
+end)
+
+Trainer.predict = define("Trainer:predict(loader: any) -> tensor: What the model gives for the first value of each \z
+  batch, on the CPU: one tensor of all rows, or a list where the model gives no tensor. Errors: a loader without \z
+  batches. Example: local trainer = gb.Trainer({ model = gb.nn.Linear(4, 2), optimizer = \"SGD\" }) \z
+  print(trainer:predict({ { gb.rand(8, 4) } }).shape)", "strict", function(self, loader)
+  local mine = private(self, "trainer")
+  local source = loader_of(loader, "predict")
+  local outputs, tensors = {}, true
+  evaluating(mine, function()
+    local next_batch, n = source:iter(mine.device), limited(mine, source, "predict")
+    for i = 1, n do
+      local x = next_batch()
+      if x == nil then break end
+      local output = autocast(mine.precision, mine.model, x)
+      tensors = tensors and is_tensor(output) and output.ndim > 0
+      outputs[i] = is_tensor(output) and output:cpu() or output
+    end
+    to_next_epoch(source, next_batch, n)
+  end)
+  if #outputs == 0 then fail("Trainer: predict: the loader has no batches") end
+  return tensors and gb.cat(outputs) or outputs
+end)
+
+Trainer.stop = define("Trainer:stop(reason: string = \"stop was called\"): End the run after the step that is under \z
+  way; for callbacks. Example: gb.Trainer({ model = gb.nn.Linear(4, 2), optimizer = \"SGD\" }):stop()", "strict",
+  function(self, reason)
+    local mine = private(self, "trainer")
+    mine.reason = mine.reason or reason
+  end)
+
+-- ====}

@@ -1,0 +1,187 @@
+-- trainer_report.lua - what a Trainer says where numbers go wrong: losses and gradients that are not finite, and
+-- spikes, with the step, the batches, the parameter, the op and the line. The op is found by running the batch once
+-- more under gb.amp.audit, with the random numbers it had; nothing of the run is changed by it.
+
+local gb, native = ...
+local fail = native.fail -- raises with the recipe's line
+local private, copy, trainer = native.private, native.copy, native.trainer
+local format, concat, huge, math_type = string.format, table.concat, math.huge, math.type
+local Module, amp = gb.nn.Module, gb.amp
+
+local MOST_AUDITS = 3 -- of a run: they cost what a step under the audit costs
+
+-- Run fn; what it reads from the loader, and the random numbers it draws, are given back.
+function trainer.untouched(_, loader, fn)
+  local seed, offset = native.get_rng()
+  local state, mine = loader:state_dict(), private(loader, "loader")
+  local loaded = mine and mine.loaded
+  local _ <close> = setmetatable({}, { __close = function()
+    native.set_rng(seed, offset)
+    loader:load_state_dict(state)
+    if mine then mine.loaded = loaded end
+  end })
+  return fn()
+end
+
+-- Copies of tensors, and what writes them back.
+function trainer.kept(list)
+  local copies = {}
+  for i, t in ipairs(list) do copies[i] = t:detach():clone() end
+  return function()
+    gb.no_grad(function()
+      for i, t in ipairs(list) do t:copy_(copies[i]) end
+    end)
+  end
+end
+
+local function buffers_of(mine)
+  local list = {}
+  for _, b in Module.named_buffers(mine.model) do list[#list + 1] = b end
+  return list
+end
+
+-- The audit of a batch as it was computed, forward and backward, or nil where that fails. The gradients are lost.
+local function audited(mine, batch)
+  local seed, offset = native.get_rng()
+  local restore = trainer.kept(buffers_of(mine))
+  native.set_rng(batch.seed or seed, batch.offset or offset)
+  mine.optimizer:zero_grad() -- those of the step were unscaled
+  local ok, report = pcall(amp.audit, mine.model, function()
+    mine.scaler:scale((trainer.forward(mine, batch))):backward()
+  end, { print = false })
+  mine.optimizer:zero_grad()
+  native.set_rng(seed, offset)
+  restore()
+  return ok and report or nil
+end
+
+-- "linear in head (train.lua:12), backward": what made the first value that is not finite in one of the batches.
+local function culprit(mine, group)
+  if mine.reports >= MOST_AUDITS then return nil end
+  mine.reports = mine.reports + 1
+  for _, batch in ipairs(group) do
+    local report = audited(mine, batch)
+    local first = report and report.first_nonfinite
+    if first then
+      return format("%s%s%s made the first value that is not finite%s", first.op, first.module and
+        " in " .. first.module or "", first.line and " (" .. first.line .. ")" or "",
+        first.phase == "backward" and ", in backward" or "")
+    end
+  end
+end
+
+-- "step 12, epoch 1, batches 23 to 24"
+local function place_of(mine, group)
+  local first, last = group[1].number, group[#group].number
+  return format("step %d, epoch %d, %s", mine.step, mine.epoch + 1, first == last and format("batch %d", first) or
+    format("batches %d to %d", first, last))
+end
+
+local function is_finite(value) return value == value and value < huge and value > -huge end
+
+-- {==== steps that are not finite ====
+
+local function report_nonfinite(mine, group, skipped)
+  local loss = mine.values.loss
+  local names, cause = mine.scaler:report()
+  local parts = { place_of(mine, group) .. ": the loss is " .. format("%g", loss) }
+  if skipped and names ~= "" then parts[#parts + 1] = names end
+  -- a float16 scale that is too large for one step is how the scaler works, and no mistake
+  local is_routine = is_finite(loss) and mine.precision.scaler
+  local op = not is_routine and skipped and culprit(mine, group) or cause
+  if op then parts[#parts + 1] = op end
+  parts[#parts + 1] = skipped and "the step was skipped" or "the gradients are finite, and the step was made"
+  local text = concat(parts, "; ")
+  if skipped then trainer.tell(mine, "skip", { step = mine.step, report = text, loss = loss,
+    scale = mine.values.scale }) end
+  if is_routine or mine.quiet then return end
+  if mine.nonfinite == "stop" then fail(text) end
+  print(text)
+end
+
+-- ====}
+
+-- {==== spikes ====
+
+-- The options of spikes: nil where they are not watched.
+function trainer.spike_options(given)
+  if not given then return nil end
+  local options = { window = 10, warmup = 1, tolerance = 2.0 }
+  for name, value in next, type(given) == "table" and copy(given) or {} do
+    local is_count = name ~= "tolerance" and math_type(value) == "integer" and value >= 1
+    local is_tolerance = name == "tolerance" and type(value) == "number" and value > 0 and value < huge
+    if options[name] == nil or not (is_count or is_tolerance) then
+      fail(format("Trainer: 'spikes' has window and warmup, whole numbers from 1, and tolerance, above 0; got %s = %s",
+        tostring(name), tostring(value)))
+    end
+    options[name] = value
+  end
+  return options
+end
+
+-- The parameter with the largest gradient, and its norm.
+local function largest_gradient(mine)
+  local at, most = nil, -1
+  for name, p in Module.named_parameters(mine.model) do
+    local norm = p.grad and p.grad:double():norm():item() or -1
+    if norm > most or norm ~= norm then at, most = name, norm end
+  end
+  return at, most
+end
+
+-- A loss that lies above the mean of the last ones by more than tolerance times that mean is a spike: the step's
+-- batches and those of the step before are listed.
+local function report_spike(mine, group)
+  local options, window, loss = mine.spikes, mine.window, mine.values.loss
+  local sum = 0
+  for _, value in ipairs(window) do sum = sum + value end
+  local mean = #window > 0 and sum / #window
+  if #window >= options.warmup and is_finite(loss) and loss - mean >= options.tolerance * math.abs(mean) then
+    local name, norm = largest_gradient(mine)
+    mine.spikes_found[#mine.spikes_found + 1] = { step = mine.step, epoch = mine.epoch + 1,
+      first = mine.before_first or group[1].number, last = group[#group].number, loss = loss }
+    print(format("%s: the loss is %g, the mean of the last %d was %g; the largest gradient is that of %s, of norm %.3g",
+      place_of(mine, group), loss, #window, mean, tostring(name), norm))
+  end
+  mine.before_first = group[1].number
+  if not is_finite(loss) then return end
+  window[#window + 1] = loss
+  if #window > options.window then table.remove(window, 1) end
+end
+
+-- What a checkpoint says of both, as far as it can be true.
+function trainer.checked_window(given)
+  local window = {}
+  for i, value in ipairs(type(given) == "table" and given or {}) do
+    window[i] = type(value) == "number" and value or fail("Trainer: the checkpoint has a window of no numbers")
+  end
+  return window
+end
+
+function trainer.checked_found(given)
+  local found = {}
+  for i, entry in ipairs(type(given) == "table" and given or {}) do
+    found[i] = type(entry) == "table" and copy(entry) or fail("Trainer: the checkpoint has a spike that is no table")
+  end
+  return found
+end
+
+-- ====}
+
+-- Said after each step.
+function trainer.report_step(mine, group, skipped)
+  if mine.spikes then report_spike(mine, group) end
+  if skipped or not is_finite(mine.values.loss) then report_nonfinite(mine, group, skipped) end
+end
+
+-- Around each step: the first one measures how many operations a sample takes, and one may be profiled.
+function trainer.watch_step(mine, group, step)
+  local x = group[1][1]
+  if mine.summary and mine.step == 0 and rawget(gb, "summary") then gb.summary(mine.model, x) end
+  if mine.peak_flops and not mine.sample_operations then
+    local report = audited(mine, group[1])
+    mine.sample_operations = report and report.operations / x:size(1) or 0
+  end
+  if mine.profile == mine.step + 1 and rawget(gb, "profile") then return gb.profile(step) end
+  return step()
+end
