@@ -57,11 +57,18 @@ end
 -- The model's tensor as the average is kept.
 local function like(value, tensor) return tensor:detach():to(value.device):to(value.dtype) end
 
--- Take the model's tensors into the averages, in place. A weight goes towards the model's by 1 / (n + 1), so that all
--- updates count the same, or by 1 - decay; the first update takes the model's. Integers, such as counts of batches, are
--- the model's.
+-- How far a weight of the average goes towards the model's: by 1 / (n + 1), so that all updates count the same, or by
+-- 1 - decay. With a warmup the decay is smaller at first, so that the beginning is forgotten soon.
+local function share_of(mine)
+  local n, o = mine.n, mine.options
+  if o.mode ~= "ema" then return 1 / (n + 1) end
+  return 1 - (o.warmup and math.min(o.decay, (1 + n) / (10 + n)) or o.decay)
+end
+
+-- Take the model's tensors into the averages, in place; the first update takes the model's. Integers, such as counts of
+-- batches, are the model's.
 local function update(mine, tensors)
-  local share = mine.options.mode == "ema" and 1 - mine.options.decay or 1 / (mine.n + 1)
+  local share = share_of(mine)
   for i = 1, #tensors do
     local value = mine.list[i].value
     if mine.n == 0 or not value:is_floating_point() then value:copy_(tensors[i])
@@ -193,16 +200,18 @@ local function new_average(name, model, options)
 end
 
 gb.optim.Average = define("gb.optim.Average(model: module; mode: \"swa\"|\"ema\" = \"swa\", decay: number = 0.999, \z
-  avg_fn?: function, use_buffers: bool = false, device?: device) -> average: An average of the model's weights, \z
-  which update_parameters() goes on with after a step: the mean of all updates (\"swa\", Izmailov et al. 2018), or \z
-  one that forgets by decay (\"ema\"), or avg_fn(average, weights, n). use_buffers: of running statistics too; \z
-  integers among them are the model's. device: where the averages lie, with the weights unless given. Errors: a \z
-  model without parameters. Example: local average = gb.optim.Average(model) average:update_parameters()", "strict",
+  warmup: bool = false, avg_fn?: function, use_buffers: bool = false, device?: device) -> average: An average of the \z
+  model's weights, which update_parameters() goes on with after a step: the mean of all updates (\"swa\", Izmailov et \z
+  al. 2018), or one that forgets by decay (\"ema\"), or avg_fn(average, weights, n). warmup: the decay is at most (1 \z
+  + n) / (10 + n) at update n. use_buffers: of running statistics too; integers among them are the model's. device: \z
+  where the averages lie, with the weights unless given. Errors: a model without parameters. Example: local average = \z
+  gb.optim.Average(model) average:update_parameters()", "strict",
   function(model, options) return new_average("Average", model, options) end)
 
-gb.optim.EMA = define("gb.optim.EMA(model: module; decay: number = 0.999, use_buffers: bool = false, device?: \z
-  device) -> average: gb.optim.Average with mode = \"ema\": decay * average + (1 - decay) * weights. Example: local \z
-  average = gb.optim.EMA(model, { decay = 0.99 }) average:update_parameters()", "strict", function(model, options)
+gb.optim.EMA = define("gb.optim.EMA(model: module; decay: number = 0.999, warmup: bool = false, use_buffers: bool = \z
+  false, device?: device) -> average: gb.optim.Average with mode = \"ema\": decay * average + (1 - decay) * weights. \z
+  Example: local average = gb.optim.EMA(model, { decay = 0.99 }) average:update_parameters()", "strict", \z
+  function(model, options)
   options.mode = "ema"
   return new_average("EMA", model, options)
 end)

@@ -27,6 +27,18 @@ describe("an average", function()
     expect(average.n_averaged):to_be(3)
     expect(model.w:tolist()[1]):to_be(6.0)
   end)
+  it("with a warmup forgets the beginning sooner", function()
+    local model, expected = One(1.0), 1.0
+    local average = optim.EMA(model, { decay = 0.5, warmup = true })
+    average:update_parameters()
+    for n = 1, 12 do
+      set(model, 1.0 + n)
+      average:update_parameters()
+      local decay = math.min(0.5, (1 + n) / (10 + n))
+      expected = decay * expected + (1 - decay) * (1.0 + n)
+      expect(value_of(average)):to_be_near(expected, 1e-6)
+    end
+  end)
   it("of 16-bit weights keeps steps below their rounding", function()
     local model = One(1.0, "bfloat16")
     local average = optim.EMA(model, { decay = 0.999 })
