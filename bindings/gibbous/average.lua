@@ -210,7 +210,7 @@ gb.optim.Average = define("gb.optim.Average(model: module; mode: \"swa\"|\"ema\"
 
 gb.optim.EMA = define("gb.optim.EMA(model: module; decay: number = 0.999, warmup: bool = false, use_buffers: bool = \z
   false, device?: device) -> average: gb.optim.Average with mode = \"ema\": decay * average + (1 - decay) * weights. \z
-  Example: local average = gb.optim.EMA(model, { decay = 0.99 }) average:update_parameters()", "strict", \z
+  Example: local average = gb.optim.EMA(model, { decay = 0.99 }) average:update_parameters()", "strict",
   function(model, options)
   options.mode = "ema"
   return new_average("EMA", model, options)

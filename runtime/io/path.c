@@ -115,20 +115,6 @@ gb_status gb_path_charge(gb_context *context, uint64_t bytes) {
   return GB_OK;
 }
 
-gb_status gb_path_make_folder(gb_context *context, const char *path) {
-  gb_path place;
-  struct stat info;
-  bool here = !strcmp(path, ".") || !strcmp(path, "./") || !strcmp(path, "/");
-  if (here && context->files.root != GB_FILES_NONE) return GB_OK;
-  GB_TRY(gb_path_find(context, path, true, &place));
-  int failed = mkdirat(place.folder, place.name, 0777), error = errno;
-  if (failed && error == EEXIST &&
-      !fstatat(place.folder, place.name, &info, place.confined ? AT_SYMLINK_NOFOLLOW : 0) && S_ISDIR(info.st_mode))
-    failed = 0;
-  gb_path_close(&place);
-  return failed ? gb_fail_errno(context, "make the folder", path, error) : GB_OK;
-}
-
 bool gb_path_exists(gb_context *context, const char *path) {
   gb_path place;
   struct stat info;

@@ -24,8 +24,6 @@ gb_status gb_path_open(gb_context *context, const char *path, int flags, int *fd
  * besides. GB_EFILEBYTES, and nothing is counted, where the policy does not allow them. */
 enum { GB_FILE_BLOCK = 4096 };
 gb_status gb_path_charge(gb_context *context, uint64_t bytes);
-/* Make a folder; one that is there is fine. */
-gb_status gb_path_make_folder(gb_context *context, const char *path);
 /* Is there a file that may be read? */
 bool gb_path_exists(gb_context *context, const char *path);
 
