@@ -162,6 +162,9 @@ int gbl_check_shape(lua_State *L, int arg, const char *who, int64_t shape[GB_MAX
 /* The path of a file: a string that holds no NUL, since the system would read only what stands before it. The one way
  * to read a path from a recipe; it lives as long as the argument does. io.c */
 const char *gbl_check_path(lua_State *L, int arg, const char *who);
+/* Push the value of JSON text; false, and nothing is pushed: it is none, and why
+ * says so with the byte. io.c */
+bool gbl_push_parsed(lua_State *L, const char *text, size_t length, char *why, size_t why_size);
 /* A position counted from 1 (or from the end, -1 is the last) made one from 0 (negative kept); 0 is an error. */
 int64_t gbl_position(lua_State *L, int64_t position, const char *who, const char *name);
 
@@ -293,6 +296,7 @@ void gbl_open_amp(lua_State *L);       /* amp.c: gb.amp.GradScaler, cache_info, 
 void gbl_open_optim(lua_State *L);     /* optim.c: the C half of gb.optim */
 void gbl_open_data(lua_State *L);      /* data.c */
 void gbl_open_images(lua_State *L);    /* images.c */
+void gbl_open_samples(lua_State *L);   /* samples.c: what the Lua half of gb.data asks, and NumPy's files */
 void gbl_open_io(lua_State *L);        /* io.c */
 void gbl_open_doctor(lua_State *L);    /* doctor.c: what gb.doctor asks, for the Lua half */
 void gbl_open_host(lua_State *L);      /* host.c: what the Lua half tells the host */

@@ -260,6 +260,9 @@ static int read_dataset(lua_State *L) {
 
 /* ----} */
 
+gb_dataset *gbl_check_dataset(lua_State *L, int arg) { return gbl_check_object(L, arg, &dataset_type); }
+void **gbl_new_dataset(lua_State *L) { return gbl_new_object(L, &dataset_type, 0); }
+
 /* is_dataset(value), for the Lua half. */
 static int is_dataset(lua_State *L) {
   lua_pushboolean(L, gbl_test_object(L, 1, &dataset_type) != NULL);

@@ -159,6 +159,7 @@ GB_API int luaopen_gibbous(lua_State *L) {
   gbl_open_optim(L);
   gbl_open_data(L);
   gbl_open_images(L);
+  gbl_open_samples(L);
   gbl_open_io(L);
   gbl_open_interrupt(L);
   gbl_open_host(L);

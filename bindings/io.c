@@ -182,19 +182,25 @@ static void push_json(lua_State *L, const gb_json *v, uint64_t *steps) {
   }
 }
 
-static int json_decode(lua_State *L, gbl_call *call) {
-  const gbl_value *text = gbl_argument(call, "text");
-  char why[160];
+bool gbl_push_parsed(lua_State *L, const char *text, size_t length, char *why, size_t why_size) {
+  gb_context *context = gbl_context(L);
   uint64_t steps = 0;
   void **slot = gbl_new_object(L, &json_type, 0);
   gb_json *json = NULL;
-  gb_status status = gb_json_parse(call->state->context, text->string, text->length, &json, why, sizeof why);
-  if (status == GB_EFORMAT) return gbl_refuse(call, "%s", why);
+  gb_status status = gb_json_parse(context, text, length, &json, why, why_size);
+  if (status == GB_EFORMAT) return lua_pop(L, 1), false;
   gbl_check_status(L, status);
   *slot = json;
   push_json(L, json, &steps);
   *slot = NULL; /* the tree goes now, not when it is collected */
   gb_json_free(json);
+  return true;
+}
+
+static int json_decode(lua_State *L, gbl_call *call) {
+  const gbl_value *text = gbl_argument(call, "text");
+  char why[160];
+  if (!gbl_push_parsed(L, text->string, text->length, why, sizeof why)) return gbl_refuse(call, "%s", why);
   return 1;
 }
 

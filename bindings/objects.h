@@ -8,6 +8,10 @@
 
 extern const gbl_type gbl_optimizer_type, gbl_scaler_type, gbl_transform_type;
 
+/* data.c: the dataset at arg, or an error; push one that is not there as yet. */
+struct gb_dataset *gbl_check_dataset(lua_State *L, int arg);
+void **gbl_new_dataset(lua_State *L);
+
 /* native.c: what the Lua half needs and recipes do not see; fills gb._native, which is taken away once the Lua half has
  * run. */
 void gbl_open_native(lua_State *L);

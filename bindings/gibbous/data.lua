@@ -5,7 +5,8 @@ local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
 local define, own, private = native.define, native.own, native.private
 local format, match, pack, unpack, tointeger = string.format, string.match, table.pack, table.unpack, math.tointeger
-local read_dataset = native.read_dataset
+local move, min, math_type = table.move, math.min, math.type
+local read_dataset, read_sample = native.read_dataset, native.read_sample
 local data = gb.data
 
 -- The native readers, each by its record.
@@ -39,52 +40,87 @@ end)
 
 -- {==== DataLoader ====
 
--- What is private of a loader: dataset, its options, native (the native loader, of a native dataset), epoch and batch
--- (where it stands), order (of a shuffled Lua dataset's epoch), loop (the loop that runs).
+-- What is private of a loader: dataset, its options, native (the native loader, where one reads ahead), epoch and batch
+-- (where it stands), order and order_epoch (what a sampler or a shuffle gave for that epoch), loop (the loop that runs).
 local Loader = {}
 Loader.__index = Loader
 Loader.__name = "gb.data.DataLoader"
 native.classes.DataLoader = Loader
 
-local function open_native(mine)
-  mine.native = native.loader(mine.dataset, mine.batch_size, mine.shuffle, mine.drop_last, mine.prefetch, mine.seed,
+-- The native loader over a dataset: the loader's own, or the samples of an epoch in their order.
+local function open_native(mine, dataset)
+  mine.native = native.loader(dataset, mine.batch_size, mine.shuffle, mine.drop_last, mine.prefetch, mine.seed,
     mine.batches, mine.workers)
 end
 
+-- Options that exclude each other.
+local function check_options(mine)
+  local random = mine.shuffle and "shuffle" or mine.batches and "batches"
+  for option, wants_batches in next, { sampler = false, batch_sampler = true } do
+    if mine[option] ~= nil then
+      mine[option] = native.check_sampler(mine[option], option, wants_batches)
+      if random then fail(format("DataLoader: a %s has an order of its own; leave %s out", option, random)) end
+    end
+  end
+  if mine.batch_sampler ~= nil and (mine.sampler ~= nil or mine.batch_size ~= 1 or mine.drop_last) then
+    fail("DataLoader: a batch_sampler says what each batch holds; leave batch_size, drop_last and sampler out")
+  end
+end
+
 data.DataLoader = define("gb.data.DataLoader(dataset: any; batch_size: size = 1, shuffle: bool = false, drop_last: \z
-  bool = false, prefetch: int = 2, seed?: int, workers: int = 0, batches?: size) -> loader: Batches of a dataset, \z
-  native or a table with `#` and get(i). prefetch: batches read ahead (native datasets). workers: threads that share \z
-  the samples of a batch (native datasets: images); the batches are the same for any number. seed: gb's own unless \z
-  given. batches = n (native datasets): an epoch is n batches of samples drawn at random, with replacement. Example: \z
+  bool = false, prefetch: int = 2, seed?: int, workers: int = 0, batches?: size, sampler?: any, batch_sampler?: any, \z
+  collate?: function) -> loader: Batches of a dataset, native or a table with `#` and get(i). prefetch: batches read \z
+  ahead (native datasets). workers: threads that share the samples of a batch (native datasets: images); the batches \z
+  are the same for any number. seed: gb's own unless given. batches = n (native datasets): an epoch is n batches of \z
+  samples drawn at random, with replacement. sampler: what gives the order of the samples, or a list of positions; \z
+  batch_sampler: the same of batches, a list of lists. collate(samples) makes a batch: each sample is a list of its \z
+  values with n; what it returns is what the loop gets. A batch_sampler and a collate function run on the recipe's \z
+  thread. Example: \z
   local loader = gb.data.DataLoader(gb.data.TensorDataset(gb.rand(8, 4)), { batch_size = 4, shuffle = true })",
   "strict",
   function(dataset, mine)
+    check_options(mine)
     mine.dataset, mine.seed, mine.epoch, mine.batch = dataset, mine.seed or (native.get_rng()), 0, 0
-    if native.is_dataset(dataset) then open_native(mine)
+    if native.is_dataset(dataset) then
+      mine.is_native = mine.batch_sampler == nil and not mine.collate
+      if not mine.is_native and mine.batches then
+        fail("DataLoader: batches goes with no collate function; use gb.data.RandomSampler(#dataset, { replacement = \z
+          true, samples = ... })")
+      end
+      if mine.is_native and mine.sampler == nil then open_native(mine, dataset) end
     elseif type(dataset) ~= "table" or type(dataset.get) ~= "function" then
       fail("DataLoader takes a dataset of gb.data, or a table with `#` and get(i)")
-    elseif mine.workers ~= 0 then
-      fail(format("DataLoader: workers are threads for native datasets, got workers = %d; a table with get(i) runs on \z
-        the recipe's thread", mine.workers))
     elseif mine.batches then
-      fail("DataLoader: batches is for native datasets; shuffle a Lua dataset, or draw positions in its get(i)")
+      fail("DataLoader: batches is for native datasets; give gb.data.RandomSampler(#dataset, { replacement = true, \z
+        samples = ... }) as sampler")
+    end
+    if mine.workers ~= 0 and not mine.is_native then
+      fail(format("DataLoader: workers are threads for native datasets, got workers = %d; a table with get(i), a \z
+        batch_sampler and a collate function run on the recipe's thread", mine.workers))
     end
     return own(setmetatable({ dataset = dataset, batch_size = mine.batch_size }, Loader), "loader", mine)
   end)
 
--- The samples of a dataset that is a table. Its length is the recipe's word, and may be anything.
-local function count_of(dataset)
-  local n = #dataset
-  if math.type(n) ~= "integer" or n < 0 then
-    fail(format("DataLoader: the length of a dataset is a whole number, got %s", tostring(n)))
-  end
-  return n
+-- The order of the samples (or the batches) of the epoch where the loader stands; nil: as they lie.
+local function order_of(mine, count)
+  if mine.order_epoch == mine.epoch then return mine.order end
+  local sampler = mine.batch_sampler
+  if sampler == nil then sampler = mine.sampler end
+  if sampler ~= nil then mine.order = native.sampler_order(sampler, mine.epoch, mine.seed)
+  else mine.order = mine.shuffle and native.shuffled(count, mine.seed, mine.epoch) or nil end
+  mine.order_epoch = mine.epoch
+  return mine.order
 end
+
+-- How many samples there are.
+local function count_of(mine) return (native.reader_of(mine.dataset, "DataLoader")) end
 
 -- Batches in an epoch.
 local function batches_of(mine)
-  if mine.native then return mine.native:batches() end
-  local n = count_of(mine.dataset)
+  if mine.is_native and mine.sampler == nil then return mine.native:batches() end
+  local n = count_of(mine)
+  if mine.batch_sampler ~= nil then return #order_of(mine, n) end
+  if mine.sampler ~= nil then n = #order_of(mine, n) end
   return n // mine.batch_size + ((mine.drop_last or n % mine.batch_size == 0) and 0 or 1)
 end
 
@@ -97,6 +133,7 @@ end
 function Loader:__len() return batches_of(loader_of(self)) end
 function Loader:__tostring()
   local mine = loader_of(self)
+  if mine.batch_sampler ~= nil then return format("DataLoader (%d batches)", batches_of(mine)) end
   return format("DataLoader (%d batches of %d%s)", batches_of(mine), mine.batch_size,
     mine.shuffle and ", shuffled" or "")
 end
@@ -110,46 +147,83 @@ end
 function Loader:__pairs() loader_of(self) fail("a DataLoader is no table; loop over its batches with: for x, y in \z
   loader:iter() do") end
 
--- The columns of samples stacked into tensors.
-local function collate(samples)
-  local batch = {}
-  for column = 1, samples[1].n do
-    local values = {}
-    for i, sample in ipairs(samples) do values[i] = sample[column] end
-    batch[column] = gb.is_tensor(values[1]) and gb.stack(values) or gb.tensor(values)
+-- The positions of the samples of the batch where the loader stands, as they come.
+local function batch_of(mine, order, count)
+  if mine.batch_sampler ~= nil then
+    local positions = order[mine.batch + 1]
+    if type(positions) == "table" and #positions > 0 then return positions end
+    fail(format("DataLoader: batch %d of the batch_sampler is no list of positions, or empty", mine.batch + 1))
   end
-  return unpack(batch)
+  local first, last = mine.batch * mine.batch_size + 1, min((mine.batch + 1) * mine.batch_size, order and #order or
+    count)
+  if order then return move(order, first, last, 1, {}) end
+  local positions = {}
+  for i = first, last do positions[i - first + 1] = i end
+  return positions
 end
 
-local function lua_batch(mine)
-  local dataset = mine.dataset
-  local n = count_of(dataset)
-  if mine.batch >= batches_of(mine) then return nil end
-  mine.order = mine.order or (mine.shuffle and native.shuffled(n, mine.seed, mine.epoch)) or false
-  local samples = {}
-  for i = mine.batch * mine.batch_size + 1, math.min((mine.batch + 1) * mine.batch_size, n) do
-    local at = mine.order and mine.order[i] or i
-    local sample = pack(dataset:get(at))
-    if sample[1] == nil then fail(format("DataLoader: get(%d) of the dataset returned nothing", at)) end
-    local first = samples[1] or sample
-    if sample.n ~= first.n then
-      fail(format("DataLoader: get(%d) of the dataset returned %d values, another sample of the batch %d", at, sample.n,
-        first.n))
+-- The same, checked.
+local function positions_of(mine, count)
+  local positions = batch_of(mine, order_of(mine, count), count)
+  for i = 1, #positions do
+    local at = positions[i]
+    if math_type(at) ~= "integer" or at < 1 or at > count then
+      fail(format("DataLoader: the sampler asks for sample %s of %d; positions are whole numbers from 1", tostring(at),
+        count))
     end
-    for c = 1, sample.n do
-      if sample[c] == nil then fail(format("DataLoader: value %d of get(%d) of the dataset is nil", c, at)) end
-    end
-    samples[#samples + 1] = sample
   end
+  return positions
+end
+
+-- A sample of a native dataset. One that is random depends on the loader's seed and epoch, as in a batch.
+local function drawn_sample(mine, at)
+  local sample = pack(native.read_batch(mine.dataset, { at }, mine.seed, mine.epoch))
+  for c = 1, sample.n do sample[c] = sample[c]:select(1, 1) end
+  return unpack(sample, 1, sample.n)
+end
+
+-- A batch that is made on the recipe's thread.
+local function lua_batch(mine)
+  local count, get = native.reader_of(mine.dataset, "DataLoader")
+  if mine.batch >= batches_of(mine) then return nil end
+  local positions = positions_of(mine, count)
+  if native.is_dataset(mine.dataset) then
+    if not mine.collate then return native.read_batch(mine.dataset, positions, mine.seed, mine.epoch) end
+    get = function(at) return drawn_sample(mine, at) end
+  end
+  local samples = {}
+  for i = 1, #positions do samples[i] = read_sample(get, positions[i], samples[1]) end
   if not samples[1] then fail("DataLoader: the dataset became shorter while it was read") end
-  return collate(samples)
+  return (mine.collate or native.collate)(samples)
+end
+
+-- A batch that is read ahead. With a sampler each epoch has a native loader of its own, over the samples in their
+-- order.
+local function native_batch(mine)
+  if mine.sampler == nil then return mine.native:next() end
+  if mine.batch >= batches_of(mine) then return nil end
+  if mine.native_epoch ~= mine.epoch then
+    if mine.native then mine.native:close() end
+    mine.native = nil
+    local part = native.subset(mine.dataset, order_of(mine), "DataLoader")
+    open_native(mine, part)
+    mine.native:seek(mine.epoch, mine.batch)
+    mine.native_epoch = mine.epoch
+  end
+  return mine.native:next()
+end
+
+-- Stand at this place: no batch before it is read.
+local function stand(mine, epoch, batch)
+  mine.epoch, mine.batch = epoch, batch
+  if mine.native and mine.sampler == nil then mine.native:seek(epoch, batch)
+  else mine.native_epoch = nil end
 end
 
 -- Where a loop that was left begins again: at the first batch, but of a shuffled loader in the next order.
 local function begin_again(mine)
-  if mine.shuffle or mine.batches then mine.epoch = mine.epoch + 1 end
-  mine.batch, mine.order = 0, nil
-  if mine.native then mine.native:seek(mine.epoch, 0) end
+  local random = mine.shuffle or mine.batches or mine.sampler ~= nil or mine.batch_sampler ~= nil
+  stand(mine, mine.epoch + (random and 1 or 0), 0)
 end
 
 Loader.iter = define("DataLoader:iter(device?: device; resume: bool = false) -> function: The batches of one epoch \z
@@ -167,15 +241,18 @@ Loader.iter = define("DataLoader:iter(device?: device; resume: bool = false) -> 
       fail("DataLoader: another loop over this loader was begun; give each loop a DataLoader of its own")
     end
     local batch
-    if mine.native then batch = pack(mine.native:next()) else batch = pack(lua_batch(mine)) end
+    if mine.is_native then batch = pack(native_batch(mine)) else batch = pack(lua_batch(mine)) end
     if batch[1] == nil then
+      if mine.collate and mine.batch < batches_of(mine) then fail("DataLoader: the collate function returned nothing") end
       finished = true
-      mine.epoch, mine.batch, mine.order = mine.epoch + 1, 0, nil
+      mine.epoch, mine.batch = mine.epoch + 1, 0
       return nil
     end
     mine.batch = mine.batch + 1
     if device and device ~= "cpu" then
-      for i = 1, batch.n do batch[i] = batch[i]:to(device) end
+      for i = 1, batch.n do
+        if gb.is_tensor(batch[i]) then batch[i] = batch[i]:to(device) end
+      end
     end
     return unpack(batch, 1, batch.n)
   end
@@ -188,27 +265,27 @@ Loader.state_dict = define("DataLoader:state_dict() -> table: Where the loader s
 end)
 
 Loader.load_state_dict = define("DataLoader:load_state_dict(state: table): Go on from where state_dict was asked: \z
-  the next loop begins there. Errors: a state of another form, a batch that an epoch does not have. Example: \z
-  loader:load_state_dict(loader:state_dict())", "strict",
+  the next loop begins there, and what lies before is not read again. Errors: a state of another form, a batch that \z
+  an epoch does not have. Example: loader:load_state_dict(loader:state_dict())", "strict",
   function(self, state)
     local mine = private(self, "loader")
     local epoch, batch, seed = state.epoch, state.batch, tointeger(state.seed)
-    if math.type(epoch) ~= "integer" or math.type(batch) ~= "integer" or not seed then
+    if math_type(epoch) ~= "integer" or math_type(batch) ~= "integer" or not seed then
       fail("DataLoader: load_state_dict takes what state_dict gave")
     end
-    local most = batches_of(mine)
+    local next_place = setmetatable({ epoch = epoch, seed = seed, order_epoch = false }, { __index = mine })
+    local most = epoch >= 0 and batches_of(next_place) or batches_of(mine)
     if epoch < 0 or batch < 0 or batch > most then
       fail(format("DataLoader: load_state_dict: there is no batch %d of epoch %d, an epoch has %d batches", batch,
         epoch, most))
     end
     local was = mine.seed
-    mine.epoch, mine.batch, mine.seed, mine.order, mine.loaded = epoch, batch, seed, nil, true
-    if not mine.native then return end
-    if seed ~= was then
+    mine.seed, mine.order, mine.order_epoch, mine.loaded = seed, nil, nil, true
+    if seed ~= was and mine.is_native and mine.sampler == nil then
       mine.native:close()
-      open_native(mine)
+      open_native(mine, mine.dataset)
     end
-    mine.native:seek(epoch, batch)
+    stand(mine, epoch, batch)
   end)
 
 -- ====}

@@ -53,7 +53,7 @@ for _, name in ipairs {
   "amp", "numerics", "linalg", "functions",
   "optim", "schedules", "average",
   "cuda",
-  "data", "transforms",
+  "datasets", "samplers", "data", "lines", "tables", "transforms",
   "io",
   "args", "progress", "logger", "plot",
   "early_stopping", "checkpoints", "metrics", "trainer", "trainer_report", "trainer_search", "trainer_options",

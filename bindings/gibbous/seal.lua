@@ -15,9 +15,9 @@ local later = {
   ["gb.optim"] = { "Adafactor", "LBFGS" },
   ["gb.optim.lr"] = {},
   ["gb.amp"] = { "initialize", "set_global_policy", "fp8" },
-  ["gb.data"] = { "npy", "random_split" },
+  ["gb.data"] = {},
   ["gb.data.transforms"] = {},
-  ["gb.io"] = { "npy", "npz", "onnx" },
+  ["gb.io"] = { "onnx" },
   ["gb.random"] = { "fork" },
   ["gb.cuda"] = { "properties", "synchronize", "memory_allocated", "max_memory_allocated", "memory_summary", "graph" },
 }

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "data/csv.h"
 #include "data/readers.h"
 #include "io/file.h"
 
@@ -290,6 +291,37 @@ static gb_status name_columns(table *t, const gb_reading *given) {
   }
   t->first = header;
   return t->rows > t->first ? GB_OK : gb_fail(t->context, GB_EFORMAT, "'%s' has no rows below its header", t->path);
+}
+
+/* Which rows of data are kept, by their positions: the cells of the others are taken out, their order stays. */
+static gb_status keep_rows(table *t, const gb_option *rows) {
+  int64_t count = t->rows - t->first, kept = 0;
+  if (rows->kind == GB_OPTION_NONE) return GB_OK;
+  bool *keep = gb_counted_alloc(t->context, (size_t)count);
+  gb_status status = keep ? GB_OK : t->context->error_code;
+  for (int i = 0; i < rows->count && status == GB_OK; i++) {
+    double row = rows->list[i].kind == GB_OPTION_NUMBER ? rows->list[i].number : 0;
+    if (row >= 1 && row <= (double)count && row == floor(row)) keep[(int64_t)row - 1] = true;
+    else status = gb_fail(t->context, GB_EINVAL, "csv: 'rows' is a list of positions from 1 to %" PRId64 ", the rows "
+                          "of '%s'; element %" PRId64 " is %s", count, t->path, rows->list[i].position,
+                          rows->list[i].kind == GB_OPTION_NUMBER ? "none" : "no number");
+    if (status == GB_OK) status = gb_poll_work(t->context, &t->work, 1);
+  }
+  char *to = (char *)t->cells;
+  const char *cell = t->cells;
+  for (int64_t row = 0; row < count && status == GB_OK; row++) {
+    const char *begin = cell;
+    for (int64_t c = 0; c < t->columns; c++) cell = next_cell(cell);
+    status = gb_poll_work(t->context, &t->work, cell - begin + 1);
+    if (!keep[row]) continue;
+    memmove(to, begin, (size_t)(cell - begin));
+    to += cell - begin;
+    t->line[t->first + kept++] = t->line[t->first + row];
+  }
+  gb_counted_free(keep);
+  t->rows = t->first + kept;
+  if (status != GB_OK || kept) return status;
+  return gb_fail(t->context, GB_EINVAL, "csv: 'rows' names no row of '%s'", t->path);
 }
 
 static int64_t find_name(const table *t, const char *name) {
@@ -672,6 +704,69 @@ static gb_status make_dataset(table *t, fit *f, gb_dataset **out) {
 
 /* ====} */
 
+/* {==== Fits that were kept elsewhere ==== */
+
+/* No sample is there to be asked for. */
+static gb_status no_samples(void *user, const int64_t *indices, int64_t n, void *const *out, char *error,
+                            size_t error_size) {
+  (void)user, (void)indices, (void)n, (void)out;
+  return snprintf(error, error_size, "the dataset is empty"), GB_EINDEX;
+}
+
+/* A field that makes sense, with the words of a category sorted and different. */
+static gb_status check_field(gb_context *context, const gb_field *field, int64_t *work) {
+  if (!field->is_category && !(isfinite(field->mean) && isfinite(field->std) && field->std >= 0))
+    return gb_fail(context, GB_EINVAL, "csv: the column '%.60s' has the mean %g and the standard deviation %g, which "
+                   "no data has", field->name, field->mean, field->std);
+  if (field->is_category && !field->count)
+    return gb_fail(context, GB_EINVAL, "csv: the column '%.60s' has no categories", field->name);
+  for (int64_t i = 1; i < field->count; i++) {
+    GB_TRY(gb_poll_work(context, work, WORK));
+    if (strcmp(field->words[i - 1], field->words[i]) >= 0)
+      return gb_fail(context, GB_EINVAL, "csv: the categories of '%.60s' are not in the order of bytes: '%.60s' stands "
+                     "before '%.60s'", field->name, field->words[i - 1], field->words[i]);
+  }
+  return GB_OK;
+}
+
+/* Copy fields into a new fit. */
+static gb_status copy_fields(table *t, fit *f, const gb_field *fields, int count) {
+  size_t bytes = 1;
+  for (int i = 0; i < count; i++) bytes += strlen(fields[i].name) + 1;
+  f->names = gb_counted_alloc(t->context, bytes);
+  if (!f->names) return t->context->error_code;
+  char *name = f->names;
+  for (int i = 0; i < count; i++) {
+    GB_TRY(check_field(t->context, &fields[i], &t->work));
+    bool is_target = fields[i].tensor && *fields[i].tensor == 'y';
+    if (is_target && f->target >= 0) return gb_fail(t->context, GB_EINVAL, "csv: two columns are the target");
+    if (is_target) f->target = i;
+    f->field[i] = (gb_field){ .name = strcpy(name, fields[i].name), .is_category = fields[i].is_category,
+                              .tensor = is_target ? "y" : fields[i].is_category ? "ids" : "x",
+                              .mean = fields[i].mean, .std = fields[i].std };
+    name += strlen(name) + 1;
+    if (fields[i].is_category) GB_TRY(keep_words(t, &f->field[i], fields[i].words, fields[i].count));
+  }
+  return count - (f->target >= 0) > 0 ? GB_OK
+      : gb_fail(t->context, GB_EINVAL, "csv: there is no column beside the target");
+}
+
+gb_status gb_csv_fitted(gb_context *context, const gb_field *fields, int count, bool standardize, gb_dataset **out) {
+  table t = { .context = context };
+  fit *f = new_fit(&t, count);
+  if (!f) return context->error_code;
+  f->standardize = standardize;
+  gb_status status = copy_fields(&t, f, fields, count);
+  if (status == GB_OK)
+    status = gb_dataset_new(context, &(gb_dataset){ .columns = 1, .column = { { .dtype = GB_FLOAT32 } },
+                                                    .get_batch = no_samples }, out);
+  if (status == GB_OK) (*out)->fields = &f->fields;
+  else gb_fields_release(&f->fields);
+  return status;
+}
+
+/* ====} */
+
 /* {==== The reader ==== */
 
 /* Options about the text itself. */
@@ -699,6 +794,7 @@ static gb_status read_table(table *t, const gb_reading *given, gb_dataset **out)
   GB_TRY(split(t));
   GB_TRY(name_columns(t, given));
   GB_TRY(check_names(t));
+  GB_TRY(keep_rows(t, gb_reading_option(given, "rows")));
   gb_status status = fitted->kind == GB_OPTION_DATASET ? take_fit(t, given, fitted->dataset, &f) : learn(t, given, &f);
   if (status == GB_OK) return make_dataset(t, f, out);
   if (f) gb_fields_release(&f->fields);
@@ -716,17 +812,19 @@ static gb_status open_csv(gb_context *context, const gb_reading *given, gb_datas
 }
 
 const gb_reader gb_reader_csv = {
-  "gb.data.csv(path: path; target?: string|int, columns?: table, header: bool = true, names?: list, separator: string "
-  "= \",\", decimal_comma: bool = false, quotes: bool = true, missing: \"fill\"|\"error\" = \"fill\", markers?: "
-  "list, standardize?: bool, fitted?: dataset) -> dataset: A table of text. A sample is x, a float32 row of the "
-  "columns that hold numbers; ids, an int64 row of those that hold anything else, by categories in the order of bytes, "
-  "from 0; and y, the column target (its name or position; float32, or int64 of a category). What there is none of is "
-  "left out. columns says of a column, by name or position, \"number\", \"category\" or \"skip\". Missing (empty, NA, "
-  "NaN, null and the like, and markers): a number becomes the column's mean, a category the id after the last, as does "
-  "one that the fitted data lacks. standardize: numbers in x become (x - mean) / std, by the standard deviation of "
-  "all rows, or 1 where it is 0. fitted = other uses the columns, means and categories of another dataset of "
-  "gb.data.csv, and a file without the target gives no y. dataset:columns() tells what was learned. Errors: rows of "
-  "different lengths, text that a quote opens and none closes, a target that is missing, a number that is not finite.",
+  "gb.data.csv(path: path; target?: string|int, columns?: table, header: bool = true, names?: list, separator: "
+  "string = \",\", decimal_comma: bool = false, quotes: bool = true, missing: \"fill\"|\"error\" = \"fill\", "
+  "markers?: list, standardize?: bool, fitted?: dataset, rows?: list) -> dataset: A table of text. A sample is x, a "
+  "float32 row of the columns that hold numbers; ids, an int64 row of those that hold anything else, by categories "
+  "in the order of bytes, from 0; and y, the column target (its name or position; float32, or int64 of a category). "
+  "What there is none of is left out. columns says of a column, by name or position, \"number\", \"category\" or "
+  "\"skip\". Missing (empty, NA, NaN, null and the like, and markers): a number becomes the column's mean, a "
+  "category the id after the last, as does one that the fitted data lacks. standardize: numbers in x become (x - "
+  "mean) / std, by the standard deviation of all rows, or 1 where it is 0. fitted = other uses the columns, means "
+  "and categories of another dataset of gb.data.csv, and a file without the target gives no y. rows = { ... } takes "
+  "only the rows of these positions, in the order of the file. dataset:columns() tells what was learned. Errors: "
+  "rows of different lengths, text that a quote opens and none closes, a target that is missing, a number that is "
+  "not finite.",
   open_csv,
 };
 

@@ -92,6 +92,11 @@ gb_status gb_dataset_range(gb_context *context, gb_dataset *of, int64_t first, i
 gb_status gb_dataset_subset(gb_context *context, gb_dataset *of, const int64_t *indices, int64_t count,
                             gb_dataset **out);
 
+/* concat.c: datasets one behind the other, which are held. All have samples of one form. */
+gb_status gb_dataset_concat(gb_context *context, gb_dataset *const *list, int count, gb_dataset **out);
+/* Have their samples as many columns, of the same dtypes and shapes? */
+bool gb_dataset_alike(const gb_dataset *a, const gb_dataset *b);
+
 /* get_batch, or get_drawn, with its indices checked. */
 gb_status gb_dataset_draw(gb_dataset *dataset, const gb_draw *draw, const int64_t *indices, int64_t n,
                           void *const *out, char *error, size_t error_size);

@@ -1,5 +1,8 @@
 /* data/shuffle.c - random orders from Philox words, apart from the streams of the ops: the top bits of the offset tell
  * them apart. */
+#include <math.h>
+#include <string.h>
+
 #include "base/random.h"
 #include "data/data.h"
 
@@ -24,3 +27,102 @@ void gb_permutation(uint64_t seed, uint64_t epoch, int64_t count, int64_t *out) 
     out[other] = moved;
   }
 }
+
+/* {==== By weights, and by lengths ==== */
+
+#define FINE ((int64_t)1 << 53)
+
+/* Above 0 and below 1. */
+static double uniform(uint64_t seed, uint64_t epoch, int64_t index) {
+  return ((double)gb_sample(seed, epoch, (uint64_t)index, FINE) + 0.5) / (double)FINE;
+}
+
+/* The first of the running sums that is above u; the last that grew is above every u below 1 times it. */
+static int64_t find(const double *sums, int64_t n, double u) {
+  int64_t low = 0, high = n - 1;
+  while (low < high) {
+    int64_t middle = low + (high - low) / 2;
+    if (sums[middle] > u) high = middle;
+    else low = middle + 1;
+  }
+  return low;
+}
+
+/* A binary heap of positions, the one with the greatest key first; i sinks to its place. */
+static void sink(int64_t *heap, int64_t n, int64_t i, const double *keys) {
+  for (int64_t child; (child = 2 * i + 1) < n; i = child) {
+    if (child + 1 < n && keys[heap[child + 1]] > keys[heap[child]]) child++;
+    if (keys[heap[i]] >= keys[heap[child]]) return;
+    int64_t moved = heap[i];
+    heap[i] = heap[child];
+    heap[child] = moved;
+  }
+}
+
+void gb_weighted(uint64_t seed, uint64_t epoch, const double *weights, int64_t n, double *room, bool replacement,
+                 int64_t count, int64_t *out) {
+  double sum = 0;
+  if (replacement) {
+    int64_t last = 0;
+    for (int64_t i = 0; i < n; i++) {
+      if (weights[i] > 0) last = i;
+      room[i] = sum += weights[i];
+    }
+    for (int64_t i = 0; i < count; i++) {
+      int64_t drawn = find(room, n, uniform(seed, epoch, i) * sum);
+      out[i] = drawn < last ? drawn : last; /* sums are rounded */
+    }
+    return;
+  }
+  for (int64_t i = 0; i < n; i++) {
+    room[i] = weights[i] > 0 ? log(uniform(seed, epoch, i)) / weights[i] : -INFINITY;
+    out[i] = i;
+  }
+  for (int64_t i = n / 2 - 1; i >= 0; i--) sink(out, n, i, room);
+  for (int64_t left = n; left > n - count; left--) { /* the greatest goes to the end */
+    int64_t greatest = out[0];
+    out[0] = out[left - 1];
+    out[left - 1] = greatest;
+    sink(out, left - 1, 0, room);
+  }
+  for (int64_t low = 0, high = n - 1; low < high; low++, high--) {
+    int64_t moved = out[low];
+    out[low] = out[high];
+    out[high] = moved;
+  }
+}
+
+/* Sort by length; equal ones keep their order. */
+static void sort_by_length(int64_t *at, int64_t n, const int64_t *lengths, int64_t *room) {
+  int64_t half = n / 2, i = 0, j = half, k = 0;
+  if (n < 2) return;
+  sort_by_length(at, half, lengths, room);
+  sort_by_length(at + half, n - half, lengths, room);
+  while (i < half || j < n) {
+    bool first = j == n || (i < half && lengths[at[i]] <= lengths[at[j]]);
+    room[k++] = first ? at[i++] : at[j++];
+  }
+  memcpy(at, room, (size_t)n * sizeof *at);
+}
+
+void gb_bucketed(uint64_t seed, uint64_t epoch, const int64_t *lengths, int64_t n, int64_t batch_size, int64_t window,
+                 bool shuffle, int64_t *room, int64_t *out) {
+  if (!shuffle) {
+    for (int64_t i = 0; i < n; i++) out[i] = i;
+    sort_by_length(out, n, lengths, room);
+    return;
+  }
+  gb_permutation(seed, epoch, n, out);
+  int64_t step = window > n / batch_size ? n : window * batch_size, full = n / batch_size;
+  for (int64_t at = 0; at < n; at += step) sort_by_length(out + at, n - at < step ? n - at : step, lengths, room);
+  for (int64_t i = full - 1; i > 0; i--) { /* Fisher and Yates, on batches */
+    int64_t other = bounded(~seed, STREAM_PERMUTATION | epoch, (uint64_t)i, i + 1);
+    for (int64_t k = 0; k < batch_size && other != i; k++) {
+      int64_t moved = out[i * batch_size + k];
+      out[i * batch_size + k] = out[other * batch_size + k];
+      out[other * batch_size + k] = moved;
+    }
+  }
+}
+
+/* ====} */

@@ -47,6 +47,9 @@ TABLES = [
     ("true and false", "a,b\nTrue,1\nFalse,2\n", {}, {}),
     ("a word of every alphabet", "a\nz\n\u00e9\n\u4e2d\n\U0001f313\nA\n", {}, {}),
     ("fitted", TEST, {}, {}, TRAIN, {"target": "c", "standardize": True}),
+    ("some rows", MIXED, {"rows": [4, 1, 5], "standardize": True}, {}),
+    ("fitted on some rows, the others read", MIXED, {"rows": [4, 3]}, {}, MIXED,
+     {"rows": [2, 1], "target": "price", "standardize": True}),
     ("fitted, without the target", "b,a\nv,2\nw,\n,3\n", {}, {}, TRAIN, {"target": "c"}),
 ]
 
@@ -54,6 +57,8 @@ TABLES = [
 def read(text, options, arguments):
     frame = pandas.read_csv(io.StringIO(text.removeprefix("\ufeff")), **arguments)
     wishes = options.get("columns", {})
+    if "rows" in options:
+        frame = frame.iloc[[row - 1 for row in sorted(options["rows"])]]
     return frame[[c for c in frame.columns if wishes.get(c) != "skip"]]
 
 

@@ -51,6 +51,29 @@ local takers = {
   { "recompute", function(t) gb.recompute(function(x, u) return x * 2, u end, gb.rand(2):requires_grad_(),
     t { 1 }):sum():backward() end },
   { "no_grad", function(t) gb.no_grad(function(u) return u end, t { 1 }) end },
+  { "positions", function(t)
+    local set = gb.data.Subset(gb.data.TensorDataset(gb.arange(4):cpu()), t { 1, -1 })
+    assert(#gb.data.ConcatDataset(t { set, set }) == 4 and #gb.data.random_split(set, t { 1, 1 }, t { seed = 1 }) == 1)
+  end },
+  { "samplers", function(t)
+    local set = gb.data.TensorDataset(gb.arange(4):cpu())
+    local weighted = gb.data.WeightedRandomSampler(t { 1, 2 }, 3)
+    for _, sampler in ipairs { weighted, t { 1, 2 } } do
+      for _ in gb.data.DataLoader(set, t { sampler = sampler }):iter() do end -- luacheck: ignore
+    end
+    for _ in gb.data.DataLoader(set, t { batch_sampler = t { t { 1, 2 } } }):iter() do end -- luacheck: ignore
+    gb.data.SubsetRandomSampler(t { 1, 2 }):order(0, 1)
+    gb.data.BucketBatchSampler(t { 1, 2 }, 2):order(0, 1)
+  end },
+  { "a vocabulary", function(t)
+    local vocabulary = gb.data.Vocabulary(t { "a" .. 1 })
+    vocabulary:decode(t { 1, 2 })
+    vocabulary:load_state_dict(t { level = "words", lower = false, words = t { "b" .. 2 } })
+  end },
+  { "a preparation", function(t)
+    gb.data.Preparation(t { target = "a" .. 1 }):load_state_dict(t { standardize = true, columns = t {
+      t { name = "x" .. 1, mean = 1, std = 1 }, t { name = "y" .. 1, categories = t { "c" .. 1 } } } })
+  end },
   { "graph", function(t)
     local ok, why = pcall(gb.cuda.graph, function(x) return x * 2 end, t { gb.rand(2) })
     if not ok and cuda then error(why, 0) end
