@@ -98,3 +98,45 @@ for line in io.lines(goldens .. "pixels.jsonl") do
   put("image/" .. name, string.char(number % 3, number % 10) .. file:read("a"))
   number = number + 1
 end
+
+-- {==== NumPy's files and lines of JSON ====
+
+-- The first byte says whether it is an archive.
+local function saved(save, value)
+  local path = os.tmpname()
+  save(path, value)
+  local file = assert(io.open(path, "rb"))
+  local text = file:read("a")
+  file:close()
+  os.remove(path)
+  return text
+end
+for name, t in pairs { float = gb.rand(2, 3), bool = gb.ones(3):eq(1), scalar = gb.tensor(5), empty = gb.zeros(0, 2) } do
+  put("npy/" .. name, "\0" .. saved(gb.io.save_npy, t))
+end
+local plain = saved(gb.io.save_npy, gb.arange(6):reshape(2, 3))
+put("npy/fortran", "\0" .. plain:gsub("False", "True "))
+put("npy/big", "\0" .. plain:gsub("<i8", ">i8"))
+put("npy/unsigned", "\0" .. plain:gsub("<i8", "<u8"))
+put("npy/version2", "\0" .. plain:sub(1, 6) .. "\2\0" .. string.pack("<I4", #plain - 58) .. plain:sub(11))
+put("npy/archive", "\1" .. saved(gb.io.save_npz, { a = gb.rand(2), b = gb.ones(1):eq(1) }))
+put("npy/none", "\1" .. saved(gb.io.save_npz, {}))
+-- deflated, in one block that is stored as it is; the check sum is that of the same bytes stored
+local archive = saved(gb.io.save_npz, { a = gb.tensor { 1, 2 } })
+local from = archive:find("\x93NUMPY", 1, true)
+local array = archive:sub(from, archive:find("PK\1\2", 1, true) - 1)
+local packed = "\1" .. string.pack("<I2I2", #array, 0xffff - #array) .. array
+local head, tail = archive:sub(1, from - 1), archive:sub(from + #array)
+local function deflated(header, method, sizes)
+  return header:sub(1, method) .. "\8\0" .. header:sub(method + 3, sizes) .. string.pack("<I4", #packed) ..
+    header:sub(sizes + 5)
+end
+tail = deflated(tail, 10, 20)
+tail = tail:sub(1, -7) .. string.pack("<I4", #head + #packed) .. tail:sub(-2)
+put("npy/deflated", "\1" .. deflated(head, 8, 18) .. packed .. tail)
+
+for i, text in ipairs { "{}\n[1]\r\n\n \t\n\"a\"", "\239\187\191{\"a\": 1}", "\n\n\n", "", "{\n}\n", "a\0b", "\r\n\r", " x \r\n" } do
+  put("lines/" .. i, text)
+end
+
+-- ====}

@@ -14,12 +14,15 @@ extern const gb_reader gb_reader_csv;
 /* Open the bytes as a table. fitted: NULL or a dataset. */
 static gb_status open_table(const uint8_t *data, size_t size, int how, gb_dataset *fitted, gb_dataset **out) {
   const char *const separator = how & 16 ? ";" : ",";
+  const gb_option rows[] = { { .position = 1, .kind = GB_OPTION_NUMBER, .number = 2 },
+                             { .position = 2, .kind = GB_OPTION_NUMBER, .number = 1 } };
   gb_option options[] = {
     { .name = "header", .kind = GB_OPTION_BOOL, .number = how & 1 },
     { .name = "quotes", .kind = GB_OPTION_BOOL, .number = !(how & 2) },
     { .name = "missing", .kind = GB_OPTION_STRING, .string = how & 4 ? "error" : "fill" },
     { .name = "separator", .kind = GB_OPTION_STRING, .string = separator, .length = 1 },
     { .name = "decimal_comma", .kind = GB_OPTION_BOOL, .number = how & 16 },
+    { .name = "rows", .kind = how & 128 ? GB_OPTION_LIST : GB_OPTION_NONE, .list = rows, .count = 2 },
     { .name = "fitted", .kind = fitted ? GB_OPTION_DATASET : GB_OPTION_NONE, .dataset = fitted },
     { .name = "standardize", .kind = fitted ? GB_OPTION_NONE : GB_OPTION_BOOL, .number = how & 32 },
     { .name = "target", .kind = fitted || !(how & 64) ? GB_OPTION_NONE : GB_OPTION_NUMBER, .number = how & 8 ? 1 : -1 },
