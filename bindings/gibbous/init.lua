@@ -47,6 +47,16 @@ gb.profile = native.define("gb.profile(fn: function; file?: path, model?: module
   memory_total; self is without the ops within. tostring gives the text. Errors: a profile inside another one, fn \z
   that yields. Example: gb.profile(function() model(x) end)", "strict", lazily("profile", "profile"))
 
+gb.summary = native.define("gb.summary(model: module, sample: tensor|list; depth?: size, print: bool = true, \z
+  precisions?: list) -> table: What a model is made of, and what training it takes. Runs it on sample (the inputs, as \z
+  a list where there are several) and prints each module with the shape that it gave, its parameters and its \z
+  operations (of products and convolutions, two for a multiply-add); then for each precision (32-true, 16-mixed, \z
+  bf16-mixed) the bytes of parameters, gradients, Adam's two states, and what a forward and backward pass kept at \z
+  most: activations, casts and scratch tensors, as measured. depth: modules within modules so far. The model, its \z
+  gradients, buffers and modes, and the random state are afterwards what they were. Returns the report: rows (name, \z
+  class, shapes, parameters, operations, calls), parameters, trainable, operations, memory (by precision). Errors: \z
+  inputs that the model does not take. Example: gb.summary(model, x)", "strict", lazily("summary", "summary"))
+
 for _, name in ipairs {
   "nn/module", "nn/init", "nn/layers", "nn/windows", "nn/vision",
   "nn/recurrent", "nn/transformer", "nn/utils", "nn/weights",
