@@ -5,7 +5,7 @@
 local gb = require "gibbous"
 gb.set_default_device("cpu")
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
-local program = arg[-1]
+local program = gb.test.program()
 
 local folder = os.tmpname()
 os.remove(folder)
