@@ -2,13 +2,11 @@
 #define _DEFAULT_SOURCE /* gethostname */
 #include "io/events.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -414,21 +412,6 @@ gb_status gb_events_hparams(gb_events *events, const gb_hparam *params, int n_pa
 
 /* {==== life ==== */
 
-/* Make the folder and those above it, where they are missing. */
-static gb_status make_folders(gb_context *context, const char *folder) {
-  char *path = strdup(folder);
-  gb_status status = path ? GB_OK : gb_fail_memory(context, strlen(folder));
-  for (char *at = path; status == GB_OK && *at; at++) {
-    if (*at == '/' || (at[1] && at[1] != '/')) continue;
-    char cut = at[1];
-    at[1] = 0;
-    status = gb_path_make_folder(context, path);
-    at[1] = cut;
-  }
-  free(path);
-  return status;
-}
-
 /* The name of this machine, without what does not belong into the name of a file. */
 static void host_name(char *text, size_t size) {
   if (gethostname(text, size)) snprintf(text, size, "localhost");
@@ -457,7 +440,7 @@ gb_status gb_events_open(gb_context *context, const char *folder, gb_events **ou
   if (!events) return gb_fail_memory(context, sizeof *events);
   events->context = context;
   gb_context_retain(context);
-  gb_status status = make_folders(context, folder);
+  gb_status status = gb_path_make_folder(context, folder);
   if (status == GB_OK) status = open_file(events, folder);
   if (status == GB_OK) {
     message event = begin(context);

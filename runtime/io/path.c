@@ -154,8 +154,8 @@ gb_status gb_path_make_folder(gb_context *context, const char *path) {
   memcpy(part, path, length + 1);
   gb_status status = GB_OK;
   for (size_t i = 1; i <= length && status == GB_OK; i++) {
-    bool ends = path[i] == '/' || !path[i];
-    if (!ends || path[i - 1] == '/') continue;
+    bool ends = path[i] == '/' || !path[i], here = path[i - 1] == '.' && (i == 1 || path[i - 2] == '/');
+    if (!ends || path[i - 1] == '/' || here) continue;
     part[i] = 0;
     status = make_one(context, part);
     part[i] = path[i];

@@ -78,6 +78,12 @@ static void test_list(void) {
 typedef struct escape { const char *text; gb_status status; const char *says; } escape;
 
 static const escape escapes[] = {
+  /* files that tools would write */
+  { "gb.Logger.csv('a.csv')", GB_ERECIPE, "gb has no 'Logger'" },
+  { "gb.plot({ 1, 2 }, { file = 'a.svg' })", GB_EIO, "files are not allowed" },
+  { "gb.plot.histogram({ 1, 2 }, { file = 'a.svg' })", GB_EIO, "files are not allowed" },
+  { "gb.profile(function() end, { file = 'a.json', print = false })", GB_EIO, "files are not allowed" },
+  { "local g = gb.plot assert(not getmetatable(g) and g({ 1, 2 }, { quiet = true }))", GB_OK, NULL },
   /* bytecode */
   { "assert(string.dump == nil and not load('\\27Lua', 'x', 't'))", GB_OK, NULL },
   { "load('return 1', 'x', 'b')", GB_ERECIPE, "text only" },
@@ -509,6 +515,13 @@ static const escape file_escapes[] = {
   { "assert(loadfile('sub/b.lua', 't', { })() == 7)", GB_OK, NULL },
   { "local f, why = loadfile('byte.lua') assert(not f and why)", GB_OK, NULL },
   { "gb.data.text('a.txt', { kind = 'bytes' })", GB_OK, NULL },
+  { "for _, folder in ipairs { './runs/1', '.', 'runs/2/', 'runs' } do local log = "
+    "gb.Logger.tensorboard(folder) log:log({ a = 1 }, 1) log:close() end", GB_OK, NULL },
+  { "gb.Logger.tensorboard('../out')", GB_EIO, "cannot" },
+  { "gb.Logger.tensorboard('folder/out')", GB_EIO, "cannot" },
+  { "gb.Logger.csv('link')", GB_EIO, "cannot" },
+  { "gb.Logger.jsonl('pipe')", GB_EIO, "cannot" },
+  { "gb.plot({ 1, 2 }, { file = 'folder/a.svg' })", GB_EIO, "cannot" },
   { "assert(gb.data.csv('a.txt'):columns()[1].categories[1] == 'two')", GB_OK, NULL },
   { "for _, path in ipairs { '/etc/passwd', '../secret', 'sub/../../secret', '..', '.', '', 'link', "
     "'folder/secret', 'sub', '/', 'pipe', 'self/a.txt' } do\n"
