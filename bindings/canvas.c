@@ -89,12 +89,36 @@ static int canvas_save(lua_State *L) {
   return gbl_check_status(L, gb_png_save(gbl_context(L), luaL_checkstring(L, 2), pixels, width, height, 3));
 }
 
+/* Text that becomes Lua's, where Lua has the memory. */
+typedef struct loan { const char *text; size_t bytes; } loan;
+
+static int push_text(lua_State *L) {
+  const loan *from = lua_touserdata(L, 1);
+  lua_pushlstring(L, from->text, from->bytes);
+  return 1;
+}
+
+/* canvas_show(canvas, "kitty" or "sixel"): the text that draws it on such a terminal. */
+static int canvas_show(lua_State *L) {
+  gb_canvas *canvas = check_canvas(L);
+  char *text = NULL;
+  size_t bytes = 0;
+  bool kitty = *luaL_checkstring(L, 2) == 'k';
+  gbl_check_status(L, kitty ? gb_canvas_kitty(canvas, &text, &bytes) : gb_canvas_sixel(canvas, &text, &bytes));
+  lua_pushcfunction(L, push_text);
+  lua_pushlightuserdata(L, &(loan){ text, bytes });
+  int status = lua_pcall(L, 1, 1, 0);
+  gb_counted_free(text);
+  return status == LUA_OK ? 1 : lua_error(L);
+}
+
 void gbl_open_canvas(lua_State *L) {
   gbl_new_type(L, &canvas_type);
   gbl_push_module(L, "_native");
   gbl_set_functions(L, (const luaL_Reg[]){
     { "canvas_open", canvas_open }, { "canvas_clip", canvas_clip }, { "canvas_stroke", canvas_stroke },
     { "canvas_fill", canvas_fill }, { "canvas_text", canvas_text }, { "text_width", text_width },
-    { "canvas_image", canvas_image }, { "canvas_save", canvas_save }, { NULL, NULL } });
+    { "canvas_image", canvas_image }, { "canvas_save", canvas_save },
+    { "canvas_show", canvas_show }, { NULL, NULL } });
   lua_pop(L, 1);
 }

@@ -119,9 +119,9 @@ local function write_json(mine, step, names, numbers)
   native.append_write(mine.native, "{" .. concat(parts, ",") .. "}\n")
 end
 
-gb.Logger.jsonl = define("gb.Logger.jsonl(path: path) -> logger: A JSON object per line and call of log: step, wall_time \z
-  (seconds since 1970) and the values by name; what is not finite is \"nan\", \"inf\" or \"-inf\". A file that is \z
-  there is gone on with; half a line at its end, of a run that was killed, is cut off. Example: local path = \z
+gb.Logger.jsonl = define("gb.Logger.jsonl(path: path) -> logger: A JSON object per line and call of log: step, \z
+  wall_time (seconds since 1970) and the values by name; what is not finite is \"nan\", \"inf\" or \"-inf\". A file \z
+  that is there is gone on with; half a line at its end, of a run that was killed, is cut off. Example: local path = \z
   os.tmpname() local log = gb.Logger.jsonl(path) log:log({ loss = 0.5 }, 1) log:close() os.remove(path)", "files",
   function(path)
     local file = native.append_open(path)
@@ -198,10 +198,11 @@ end
 local FIRST = "step,wall_time\n" -- the header before there are names
 
 gb.Logger.csv = define("gb.Logger.csv(path: path) -> logger: A line per call of log, with the columns step, \z
-  wall_time (seconds since 1970) and one for each name. Where a name comes that has no column yet, the file is written anew \z
-  with it, and rows before it have an empty cell there: the file that readers see is whole at any time. A file that \z
-  is there is gone on with. Errors: one that is no CSV of a logger; a name that holds a line break. Example: local \z
-  path = os.tmpname() local log = gb.Logger.csv(path) log:log({ loss = 0.5 }, 1) log:close() os.remove(path)",
+  wall_time (seconds since 1970) and one for each name. Where a name comes that has no column yet, the file is \z
+  written anew with it, and rows before it have an empty cell there: the file that readers see is whole at any \z
+  time. A file that is there is gone on with. Errors: one that is no CSV of a logger; a name that holds a line \z
+  break. Example: local path = os.tmpname() local log = gb.Logger.csv(path) log:log({ loss = 0.5 }, 1) log:close() \z
+  os.remove(path)",
   "files", function(path)
     local file = native.append_open(path)
     local text = native.read_file(path)

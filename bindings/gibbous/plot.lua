@@ -50,6 +50,13 @@ function Png:save(path)
   self.canvas:close()
 end
 
+-- The text that draws it on a terminal that speaks this protocol.
+function Png:shown(protocol)
+  local text = native.canvas_show(self.canvas, protocol)
+  self.canvas:close()
+  return text
+end
+
 local function svg(width, height)
   return setmetatable({ parts = {}, width = width, height = height, clips = 0 }, Svg)
 end
@@ -87,8 +94,8 @@ function Svg:stroke(points, width, color, alpha)
     stroke-linecap="round"%s/>', concat(parts, " "), hex(color), short(width), alpha_text("stroke-opacity", alpha))
 end
 function Svg:fill(left, top, right, bottom, color, alpha)
-  add(self, '<rect x="%s" y="%s" width="%s" height="%s" fill="%s"%s shape-rendering="crispEdges"/>', short(left), short(top), short(right - left),
-    short(bottom - top), hex(color), alpha_text("fill-opacity", alpha))
+  add(self, '<rect x="%s" y="%s" width="%s" height="%s" fill="%s"%s shape-rendering="crispEdges"/>',
+    short(left), short(top), short(right - left), short(bottom - top), hex(color), alpha_text("fill-opacity", alpha))
 end
 function Svg:text(x, y, size, text, color, anchor, turned)
   local names = { [0] = "start", [0.5] = "middle", [1] = "end" }
@@ -104,20 +111,38 @@ end
 
 local MOST_SIDE = 8192
 
--- A surface for a file, by the end of its name.
-local function surface_for(who, file, width, height)
+-- A surface for a file, by the end of its name, or for a terminal that shows pictures.
+local function surface_for(who, options, width, height)
+  local file = options.file
   for name, side in pairs { width = width, height = height } do
     if side < 100 or side > MOST_SIDE then
       fail(format("%s: '%s' is %d pixels; a picture has 100 to %d", who, name, side, MOST_SIDE))
     end
   end
-  local kind = match(lower(file), "%.(%w+)$")
-  if kind == "png" then return png(width, height) end
+  local kind = file and match(lower(file), "%.(%w+)$")
+  if kind == "png" or not file then return png(width, height) end
   if kind == "svg" then return svg(width, height) end
   fail(format("%s: '%s' does not end in .png or .svg", who, file))
 end
 
 -- ====} --
+
+-- Write what was drawn to its file, or print it on the terminal.
+local function finish(surface, options)
+  if options.file then
+    surface:save(options.file)
+    return options.file
+  end
+  local text = surface:shown(options.show)
+  if not options.quiet then print(text) end
+  return text
+end
+
+-- A picture goes to a file or to the terminal.
+local function check_place(who, options)
+  if options.file and options.show then fail(format("%s: give 'file' or 'show', not both", who)) end
+  return options.file or options.show
+end
 
 -- {==== axes ==== --
 
@@ -264,7 +289,7 @@ local function points_of(given, who)
     if is_tensor(y) and y:numel() == 1 then
       points[i] = y:item()
     elseif type(y) ~= "number" then
-      fail(format("%s: points must be numbers, but [%d] is %s", who or "plot", i, y == nil and "nil" or "a " .. type(y)))
+      fail(format("%s: points must be numbers, but [%d] is a %s", who or "plot", i, type(y)))
     end
   end
   return points
@@ -395,7 +420,7 @@ local function pieces_of(s, to_x, to_y, box)
 end
 
 local function draw_curves(series, options)
-  local surface = surface_for("plot", options.file, options.width or 800, options.height or 480)
+  local surface = surface_for("plot", options, options.width or 800, options.height or 480)
   local x_log, y_log = options.log == "x" or options.log == "xy", options.log == "y" or options.log == "xy"
   local named = 0
   for i, s in ipairs(series) do
@@ -438,21 +463,20 @@ local function draw_curves(series, options)
       return count
     end)
   end
-  surface:save(options.file)
+  return finish(surface, options)
 end
 
-local plot = define("gb.plot(series: tensor|table; width?: size, height?: size, title?: string, quiet: bool = false, \z
-  file?: path, x?: tensor|list, xlabel?: string, ylabel?: string, legend: bool = true, log?: \"x\"|\"y\"|\"xy\") -> \z
-  string: Draw numbers as a curve: a list, a vector, or several of them by name. With file, a picture: .png (by \z
-  libpng) or .svg, width x height pixels (800 x 480), with axes, labels and a legend; x has the positions, else they \z
-  count from 1; log axes leave out what is not above 0; what is not finite is a gap. Without, text of width x height \z
+local plot = define("gb.plot(series: tensor|table; width?: size, height?: size, title?: string, quiet: bool = \z
+  false, file?: path, x?: tensor|list, xlabel?: string, ylabel?: string, legend: bool = true, log?: \z
+  \"x\"|\"y\"|\"xy\", show?: \"kitty\"|\"sixel\") -> string: Draw numbers as a curve: a list, a vector, or several \z
+  of them by name. With file, a picture: .png (by libpng) or .svg, width x height pixels (800 x 480), with axes, \z
+  labels and a legend; x has the positions, else they count from 1; log axes leave out what is not above 0; what is \z
+  not finite is a gap. With show, the same picture on a terminal that speaks kitty's protocol or sixel. Without \z
+  both, text of width x height \z
   letters (64 x 12), printed unless quiet, and returned. Example: gb.plot({ 3, 2, 1 }, { title = \"loss\" })",
   "strict", function(given, options)
     local series, texts = series_of(given, "plot"), {}
-    if options.file then
-      draw_curves(series, options)
-      return options.file
-    end
+    if check_place("plot", options) then return draw_curves(series, options) end
     local width, height = check_side("width", options.width or 64), check_side("height", options.height or 12)
     for i, s in ipairs(series) do
       local title = i == 1 and options.title or nil
@@ -500,20 +524,21 @@ local function histogram_text(counts, low, high, title, left_out)
 end
 
 gb.plot.histogram = define("gb.plot.histogram(x: tensor|list; bins: size = 30, title?: string, quiet: bool = false, \z
-  file?: path, xlabel?: string, ylabel?: string, width: size = 800, height: size = 480) -> string: How the elements \z
-  of a tensor, or numbers, are distributed; what is not finite is left out. A picture with file (.png or .svg), else \z
-  text, printed unless quiet. Example: gb.plot.histogram(gb.randn(1000), { bins = 9 })", "strict",
+  file?: path, xlabel?: string, ylabel?: string, width: size = 800, height: size = 480, show?: \z
+  \"kitty\"|\"sixel\") -> string: How the elements \z
+  of a tensor, or numbers, are distributed; what is not finite is left out. A picture with file (.png or \z
+  .svg) or show, else text, printed unless quiet. Example: gb.plot.histogram(gb.randn(1000), { bins = 9 })", "strict",
   function(x, options)
     if options.bins > 1000 then fail(format("histogram: 'bins' is %d; at most 1000", options.bins)) end
     if is_tensor(x) and x:numel() == 0 then fail("histogram: the tensor has no elements") end
     local points = points_of(is_tensor(x) and x or native.copy(x), "histogram")
     local counts, low, high, left_out = count_bins(points, options.bins)
-    if not options.file then
+    if not check_place("histogram", options) then
       local text = histogram_text(counts, low, high, options.title, left_out)
       if not options.quiet then print(text) end
       return text
     end
-    local surface = surface_for("histogram", options.file, options.width, options.height)
+    local surface = surface_for("histogram", options, options.width, options.height)
     local most = max(1, unpack(counts))
     local _, x_ticks = axis(low, high, false, max(2, surface.width // 90))
     local to_y, y_ticks = axis(0, most * 1.05, false, max(2, surface.height // 60))
@@ -525,8 +550,7 @@ gb.plot.histogram = define("gb.plot.histogram(x: tensor|list; bins: size = 30, t
       end
     end
     edges(surface, box)
-    surface:save(options.file)
-    return options.file
+    return finish(surface, options)
   end)
 
 -- ====} --
@@ -598,10 +622,12 @@ local function color_bar(surface, box, low, high)
 end
 
 gb.plot.heatmap = define("gb.plot.heatmap(x: tensor; title?: string, quiet: bool = false, file?: path, xlabel?: \z
-  string, ylabel?: string, width: size = 640, height: size = 520, low?: number, high?: number) -> string: A matrix \z
+  string, ylabel?: string, width: size = 640, height: size = 520, low?: number, high?: number, show?: \z
+  \"kitty\"|\"sixel\") -> string: A matrix \z
   as colors, its first row at the top: weights, attention, a confusion matrix. low and high are the ends of the \z
-  scale, else the least and largest finite element; what is not finite is gray. A picture with file (.png or .svg), \z
-  else text, printed unless quiet. Errors: a tensor that is no matrix, or has more than 1,048,576 elements. Example: \z
+  scale, else the least and largest finite element; what is not finite is gray. A picture with file (.png or \z
+  .svg) or show, else text, printed unless quiet. Errors: a tensor that is no matrix, or has more than 1,048,576 \z
+  elements. Example: \z
   gb.plot.heatmap(gb.rand(4, 6))", "strict", function(x, options)
     if x:dim() ~= 2 or x:numel() == 0 or x:numel() > 1 << 20 then
       fail(format("heatmap: it takes a matrix of 1 to %d elements, this tensor is [%s]", 1 << 20,
@@ -619,12 +645,12 @@ gb.plot.heatmap = define("gb.plot.heatmap(x: tensor; title?: string, quiet: bool
       fail(format("heatmap: the scale from 'low' %g to 'high' %g is no range", low, high))
     end
     if low == high then low, high = low - 0.5, high + 0.5 end
-    if not options.file then
+    if not check_place("heatmap", options) then
       local text = heatmap_text(values, low, high, options.title)
       if not options.quiet then print(text) end
       return text
     end
-    local surface = surface_for("heatmap", options.file, options.width, options.height)
+    local surface = surface_for("heatmap", options, options.width, options.height)
     local rows, columns = #values, #values[1]
     options.plain = true
     local box = frame(surface, options, cell_ticks(columns, max(2, surface.width // 50)),
@@ -648,8 +674,7 @@ gb.plot.heatmap = define("gb.plot.heatmap(x: tensor; title?: string, quiet: bool
       end
     end
     color_bar(surface, box, low, high)
-    surface:save(options.file)
-    return options.file
+    return finish(surface, options)
   end)
 
 -- ====} --
@@ -679,13 +704,18 @@ local function pictures_of(x)
   return list
 end
 
-gb.plot.images = define("gb.plot.images(x: tensor|list; file: path, columns?: size, scale?: size, padding: count = 2, \z
-  title?: string, labels?: list) -> string: A grid of pictures as a PNG: a tensor [n, channels, height, width], one \z
+gb.plot.images = define("gb.plot.images(x: tensor|list; file?: path, show?: \"kitty\"|\"sixel\", \z
+  quiet: bool = false, columns?: size, scale?: size, padding: count = 2, \z
+  title?: string, labels?: list) -> string: A grid of pictures, as a PNG with \z
+  file or on the terminal with show: a tensor [n, channels, height, width], one \z
   picture, or a list of them, as gb.io.save_image takes them. columns: in a row, else about as many as rows; scale: \z
   each pixel becomes so many, else as many as make small pictures visible; labels: a text or number under each. \z
   Errors: a file that does not end in .png. Example: local path = os.tmpname() .. \".png\" \z
   gb.plot.images(gb.rand(6, 3, 8, 8), { file = path }) os.remove(path)", "strict", function(x, options)
-    if match(lower(options.file), "%.(%w+)$") ~= "png" then
+    if not check_place("images", options) then
+      fail("images: give 'file', or 'show' with the protocol of a terminal that shows pictures")
+    end
+    if options.file and match(lower(options.file), "%.(%w+)$") ~= "png" then
       fail(format("images: '%s' does not end in .png", options.file))
     end
     local list = pictures_of(x)
@@ -700,8 +730,8 @@ gb.plot.images = define("gb.plot.images(x: tensor|list; file: path, columns?: si
     local cell_width, cell_height = width * scale + padding, height * scale + padding + under
     local total_width, total_height = columns * cell_width + padding, rows * cell_height + padding + over
     if total_width > MOST_SIDE or total_height > MOST_SIDE then
-      fail(format("images: the grid would have %d x %d pixels, at most %d on a side; give fewer pictures, or a smaller \z
-        'scale'", total_width, total_height, MOST_SIDE))
+      fail(format("images: the grid would have %d x %d pixels, at most %d on a side; give fewer pictures, or a \z
+        smaller 'scale'", total_width, total_height, MOST_SIDE))
     end
     local surface = png(total_width, total_height)
     if options.title then surface:text(total_width / 2, 26, LARGE, options.title, INK, 0.5) end
@@ -714,8 +744,7 @@ gb.plot.images = define("gb.plot.images(x: tensor|list; file: path, columns?: si
         surface:text(left + width * scale / 2, top + height * scale + 14, SMALL, tostring(label), INK, 0.5)
       end
     end
-    surface:save(options.file)
-    return options.file
+    return finish(surface, options)
   end)
 
 -- ====} --

@@ -155,9 +155,10 @@ function Report:__tostring()
     phases[row.phase], in_ops = phases[row.phase] + row.self, in_ops + row.self
     kernels = kernels + row.kernel
   end
-  local lines = { format("%.4g ms: %d ops; forward %.0f %%, backward %.0f %%, recompute %.0f %%, step %.0f %%, Lua and \z
-    the rest %.0f %%", 1e3 * report.seconds, report.calls, 100 * phases.forward / whole, 100 * phases.backward / whole,
-    100 * phases.recompute / whole, 100 * phases.step / whole, 100 * max(0, 1 - in_ops / whole)) }
+  local lines = { format("%.4g ms: %d ops; forward %.0f %%, backward %.0f %%, recompute %.0f %%, step %.0f %%, Lua \z
+    and the rest %.0f %%", 1e3 * report.seconds, report.calls, 100 * phases.forward / whole,
+    100 * phases.backward / whole, 100 * phases.recompute / whole, 100 * phases.step / whole,
+    100 * max(0, 1 - in_ops / whole)) }
   if report.lost > 0 then lines[#lines + 1] = format("%d events found no room; ask for more events", report.lost) end
   local function share(row) return format("%.1f", 100 * row.self / whole) end
   local function kernel(row) return row.kernel > 0 and ms(row.kernel) or "" end

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "io/path.h"
@@ -15,6 +16,15 @@ struct gb_append {
   int fd;
 };
 
+/* Open, and see that it is a regular file: to open a pipe would wait for its reader. */
+static gb_status open_regular(gb_append *file, int flags) {
+  struct stat info;
+  GB_TRY(gb_path_open(file->context, file->path, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | flags, &file->fd));
+  if (fstat(file->fd, &info)) return gb_fail_errno(file->context, "open", file->path, errno);
+  return S_ISREG(info.st_mode) ? GB_OK
+      : gb_fail(file->context, GB_EIO, "cannot open '%s': it is no regular file", file->path);
+}
+
 gb_status gb_append_open(gb_context *context, const char *path, bool fresh, gb_append **out) {
   gb_append *file = calloc(1, sizeof *file);
   if (!file) return gb_fail_memory(context, sizeof *file);
@@ -22,8 +32,7 @@ gb_status gb_append_open(gb_context *context, const char *path, bool fresh, gb_a
   gb_context_retain(context);
   file->fd = -1;
   file->path = strdup(path);
-  gb_status status = file->path ? gb_path_open(context, path, O_WRONLY | O_CREAT | O_APPEND | (fresh ? O_EXCL : 0),
-                                               &file->fd) : gb_fail_memory(context, strlen(path));
+  gb_status status = file->path ? open_regular(file, fresh ? O_EXCL : 0) : gb_fail_memory(context, strlen(path));
   if (status != GB_OK) { gb_append_close(file); return status; }
   *out = file;
   return GB_OK;

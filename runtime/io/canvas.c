@@ -4,9 +4,12 @@
 #include "io/canvas.h"
 
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "io/font.h"
+#include "io/png_write.h"
 
 struct gb_canvas {
   gb_context *context;           /* counted */
@@ -244,6 +247,130 @@ gb_status gb_canvas_text(gb_canvas *canvas, double x, double y, double size, boo
     else f.x += (width + 2) * f.scale;
   }
   return GB_OK;
+}
+
+/* ====} */
+
+/* {==== terminals ==== */
+
+/* Text that grows in counted memory; a failure is kept and makes what follows do nothing. */
+typedef struct stream { gb_context *context; char *text; size_t bytes, capacity; gb_status status; } stream;
+
+static void put(stream *s, const char *text, size_t bytes) {
+  if (s->status != GB_OK) return;
+  if (bytes > s->capacity - s->bytes) {
+    size_t capacity = 2 * s->capacity + bytes + 4096;
+    char *longer = gb_counted_resize(s->context, s->text, capacity);
+    if (!longer) {
+      s->status = s->context->error_code;
+      return;
+    }
+    s->text = longer;
+    s->capacity = capacity;
+  }
+  memcpy(s->text + s->bytes, text, bytes);
+  s->bytes += bytes;
+}
+
+static void putf(stream *s, const char *format, ...) GB_PRINTF(2, 3);
+static void putf(stream *s, const char *format, ...) {
+  char text[96];
+  va_list list;
+  va_start(list, format);
+  int n = vsnprintf(text, sizeof text, format, list);
+  va_end(list);
+  put(s, text, (size_t)n);
+}
+
+static gb_status finish(stream *s, char **text, size_t *bytes) {
+  if (s->status != GB_OK) {
+    gb_counted_free(s->text);
+    return s->status;
+  }
+  *text = s->text;
+  *bytes = s->bytes;
+  return GB_OK;
+}
+
+enum { SHADES = 6, TONES = SHADES * SHADES * SHADES };
+
+/* The color of a pixel among the 216. */
+static int tone_at(const gb_canvas *canvas, int x, int y) {
+  const uint8_t *p = canvas->pixels + 3 * ((size_t)y * (size_t)canvas->width + (size_t)x);
+  return ((p[0] + 25) / 51 * SHADES + (p[1] + 25) / 51) * SHADES + (p[2] + 25) / 51;
+}
+
+/* A run of equal columns. */
+static void put_run(stream *s, int bits, int times) {
+  char c = (char)(63 + bits);
+  if (times > 3) putf(s, "!%d%c", times, c);
+  else
+    for (int i = 0; i < times; i++) put(s, &c, 1);
+}
+
+/* Six rows from y on, in one color. */
+static void put_band(stream *s, const gb_canvas *canvas, int y, int tone) {
+  int bits = 0, times = 0;
+  putf(s, "#%d", tone);
+  for (int x = 0; x < canvas->width; x++) {
+    int now = 0;
+    for (int k = 0; k < 6 && y + k < canvas->height; k++) now |= (tone_at(canvas, x, y + k) == tone) << k;
+    if (now != bits && times) put_run(s, bits, times), times = 0;
+    bits = now;
+    times++;
+  }
+  if (bits) put_run(s, bits, times);
+  put(s, "$", 1);
+}
+
+gb_status gb_canvas_sixel(gb_canvas *canvas, char **text, size_t *bytes) {
+  stream s = { .context = canvas->context, .status = GB_OK };
+  putf(&s, "\033Pq\"1;1;%d;%d", canvas->width, canvas->height);
+  for (int i = 0; i < TONES; i++)
+    putf(&s, "#%d;2;%d;%d;%d", i, i / (SHADES * SHADES) * 20, i / SHADES % SHADES * 20, i % SHADES * 20);
+  for (int y = 0; y < canvas->height && s.status == GB_OK; y += 6) {
+    bool used[TONES] = { false };
+    for (int k = 0; k < 6 && y + k < canvas->height; k++)
+      for (int x = 0; x < canvas->width; x++) used[tone_at(canvas, x, y + k)] = true;
+    for (int i = 0; i < TONES && s.status == GB_OK; i++) {
+      if (!used[i]) continue;
+      put_band(&s, canvas, y, i);
+      gb_status polled = gb_poll_work(canvas->context, &canvas->work, (int64_t)canvas->width * 16);
+      if (s.status == GB_OK) s.status = polled;
+    }
+    put(&s, "-", 1);
+  }
+  put(&s, "\033\\", 2);
+  return finish(&s, text, bytes);
+}
+
+/* Three bytes as four letters; fewer are filled up. */
+static void put_base64(stream *s, const uint8_t *data, size_t bytes) {
+  static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  for (size_t i = 0; i < bytes; i += 3) {
+    uint32_t three = (uint32_t)data[i] << 16 | (i + 1 < bytes ? (uint32_t)data[i + 1] << 8 : 0) |
+        (i + 2 < bytes ? data[i + 2] : 0);
+    char four[4] = { letters[three >> 18], letters[three >> 12 & 63], i + 1 < bytes ? letters[three >> 6 & 63] : '=',
+                     i + 2 < bytes ? letters[three & 63] : '=' };
+    put(s, four, 4);
+  }
+}
+
+enum { KITTY_BYTES = 3072 };     /* of a piece, which may have 4096 letters */
+
+gb_status gb_canvas_kitty(gb_canvas *canvas, char **text, size_t *bytes) {
+  stream s = { .context = canvas->context, .status = GB_OK };
+  uint8_t *png = NULL;
+  size_t size = 0;
+  GB_TRY(gb_png_encode(canvas->context, canvas->pixels, canvas->width, canvas->height, 3, &png, &size));
+  for (size_t at = 0; at < size; at += KITTY_BYTES) {
+    bool last = at + KITTY_BYTES >= size;
+    putf(&s, "\033_G%sm=%d;", at ? "" : "a=T,f=100,", !last);
+    put_base64(&s, png + at, last ? size - at : KITTY_BYTES);
+    put(&s, "\033\\", 2);
+  }
+  gb_counted_free(png);
+  return finish(&s, text, bytes);
 }
 
 /* ====} */

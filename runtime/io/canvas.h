@@ -27,6 +27,10 @@ double gb_canvas_text_width(const char *text, double size);
 /* RGB pixels into a box, each the nearest one. */
 void gb_canvas_image(gb_canvas *canvas, double left, double top, double right, double bottom, const uint8_t *pixels,
                      int width, int height);
+/* The picture as the escape sequence of terminals that speak sixel, in 216 colors; or in kitty's protocol, as a PNG in
+ * base 64. Counted memory, which the caller ends by gb_counted_free. */
+gb_status gb_canvas_sixel(gb_canvas *canvas, char **text, size_t *bytes);
+gb_status gb_canvas_kitty(gb_canvas *canvas, char **text, size_t *bytes);
 const uint8_t *gb_canvas_pixels(const gb_canvas *canvas, int *width, int *height);
 
 #endif

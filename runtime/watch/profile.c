@@ -161,6 +161,8 @@ gb_status gb_profile_begin(gb_context *context, size_t most, gb_profile **out) {
   if (context->capturing)
     return gb_fail(context, GB_ESTATE, "profile: a graph is being captured, and nothing runs meanwhile; profile a "
                                        "replay, or the step before");
+  if (most > GB_PROFILE_MOST)
+    return gb_fail(context, GB_EINVAL, "profile: 'events' is %zu, it may be at most %d", most, GB_PROFILE_MOST);
   gb_profile *profile = gb_counted_alloc(context, sizeof *profile);
   if (!profile) return context->error_code;
   profile->events = gb_counted_resize(context, NULL, most * sizeof *profile->events);

@@ -30,10 +30,12 @@ typedef struct gb_profile_event {
   int64_t live[GB_MEM_CATEGORIES]; /* bytes in tensors when it ended; of ops and steps */
 } gb_profile_event;
 
+enum { GB_PROFILE_MOST = 1 << 24 };
+
 typedef struct gb_profile gb_profile;
 
-/* Watch what the context runs from now on, at most so many events. GB_ESTATE: another profile runs, or a graph is being
- * captured. */
+/* Watch what the context runs from now on, at most so many events, of which there may be
+ * GB_PROFILE_MOST. GB_ESTATE: another profile runs, or a graph is being captured. */
 gb_status gb_profile_begin(gb_context *context, size_t most, gb_profile **out);
 /* Watch no longer. Nothing where it has ended. */
 void gb_profile_end(gb_profile *profile);

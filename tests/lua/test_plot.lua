@@ -1,5 +1,6 @@
--- test_plot.lua - gb.plot: text as ever, and pictures: curves with axes and a legend, histograms, heat maps, grids. What
--- the pixels are is tested in tests/c/test_canvas.c; here that pictures come to be, what an SVG says, and wrong calls.
+-- test_plot.lua - gb.plot: text as ever, and pictures: curves with axes and a legend, histograms, heat maps, grids.
+-- What the pixels are is tested in tests/c/test_canvas.c; here that pictures come to be, what an SVG says, and
+-- wrong calls.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -47,8 +48,8 @@ describe("text", function()
   end)
   it("has histograms and heat maps", function()
     local text = gb.plot.histogram({ 0, 0, 1, 0 / 0 }, { bins = 2, quiet = true, title = "h" })
-    expect(text):to_be("h\n         0 |######################################## 2\n       0.5 |#################### 1\n" ..
-      "         1 + 1 not finite")
+    expect(text):to_be("h\n         0 |######################################## 2\n" ..
+      "       0.5 |#################### 1\n         1 + 1 not finite")
     expect(gb.plot.heatmap(gb.tensor({ { 0.0, 1.0 }, { 0.5, 0 / 0 } }), { quiet = true })):to_be(
       "  @@\n++?\n' .:-=+*#%@' from 0 to 1")
   end)
@@ -134,6 +135,73 @@ describe("pictures", function()
     expect(count(text, 'fill="#440154"') >= 1):to_be(true)
     expect(count(text, 'fill="#fde725"') >= 1):to_be(true)
     expect(count(text, 'fill="#bbbbbb"')):to_be(1)
+  end)
+end)
+
+-- The rows of a sixel picture: { { color of each pixel } }, colors as "r;g;b" in percent.
+local function pixels_of_sixel(text)
+  local width, height = text:match('^\27Pq"1;1;(%d+);(%d+)')
+  local colors, rows, y = {}, {}, 0
+  for i = 1, tonumber(height) do rows[i] = {} end
+  local at, x, color = #width + #height + 10, 0, nil
+  while text:sub(at, at + 1) ~= "\27\\" do
+    local c = text:sub(at, at)
+    local number, rgb, after = text:match("^#(%d+);2;([%d;]+)()", at)
+    if number then colors[number], at = rgb, after
+    elseif c == "#" then
+      number, at = text:match("^#(%d+)()", at)
+      color = colors[number]
+    elseif c == "$" then x, at = 0, at + 1
+    elseif c == "-" then x, y, at = 0, y + 6, at + 1
+    else
+      local times, letter, behind = text:match("^!(%d+)(.)()", at)
+      if not times then times, letter, behind = 1, c, at + 1 end
+      for _ = 1, times do
+        x = x + 1
+        for k = 0, 5 do
+          if letter:byte() - 63 >> k & 1 == 1 then rows[y + k + 1][x] = color end
+        end
+      end
+      at = behind
+    end
+  end
+  return rows, tonumber(width), tonumber(height)
+end
+
+describe("on terminals that show pictures", function()
+  local x = gb.zeros(3, 8, 5)
+  x[{ 1, { 1, 8 }, { 1, 2 } }] = 1.0 -- the left is red
+  it("sixel has every pixel", function()
+    local text = gb.plot.images(x, { show = "sixel", scale = 1, padding = 1, quiet = true })
+    local rows, width, height = pixels_of_sixel(text)
+    expect(width):to_be(7)
+    expect(height):to_be(10)
+    for r = 1, height do
+      for c = 1, width do
+        local inside = r > 1 and r < 10 and c > 1 and c < 7
+        expect(rows[r][c]):to_be(inside and (c <= 3 and "100;0;0" or "0;0;0") or "100;100;100")
+      end
+    end
+  end)
+  it("kitty's protocol has a PNG in pieces of 4096 letters at most", function()
+    if not has_png then return print("skipped: there is no libpng") end
+    local text = gb.plot(gb.randn(500), { show = "kitty", quiet = true })
+    local pieces, joined = {}, {}
+    for head, data in text:gmatch("\27_G([^;]*);([^\27]*)\27\\") do
+      expect(#data <= 4096):to_be(true)
+      pieces[#pieces + 1], joined[#joined + 1] = head, data
+    end
+    expect(pieces[1]):to_be("a=T,f=100,m=1")
+    expect(pieces[#pieces]):to_be("m=0")
+    expect(table.concat(joined):sub(1, 11)):to_be("iVBORw0KGgo") -- a PNG's first eight bytes
+    expect(#table.concat(joined) % 4):to_be(0)
+  end)
+  it("is printed unless quiet, and not beside a file", function()
+    expect(gb.plot.heatmap(gb.rand(2, 2), { show = "sixel", quiet = true }):sub(1, 3)):to_be("\27Pq")
+    expect(gb.plot.histogram({ 1, 2 }, { show = "sixel", quiet = true }):sub(1, 3)):to_be("\27Pq")
+    expect(function() gb.plot({ 1 }, { show = "sixel", file = path }) end):to_fail("not both")
+    expect(function() gb.plot({ 1 }, { show = "vt100" }) end):to_fail("'show' must be")
+    expect(function() gb.plot.images(x) end):to_fail("give 'file', or 'show'")
   end)
 end)
 

@@ -75,6 +75,9 @@ describe("a report", function()
     expect(little.lost > 10):to_be(true)
     expect(tostring(little):find("found no room", 1, true) ~= nil):to_be(true)
   end)
+  it("has room for as many events as there could be", function()
+    expect(function() gb.profile(step, { print = false, events = 1 << 62 }) end):to_fail("it may be at most 16777216")
+  end)
   it("has the time of kernels where a device has its own", function()
     local sum = 0
     for _, row in ipairs(report.ops) do sum = sum + row.kernel end
