@@ -581,6 +581,13 @@ local function sanity_check(mine)
   trainer.untouched(mine, mine.validation, function() validated(mine, mine.validation, n) end)
 end
 
+-- Whether checkpoints can be written is better known before the run has worked for hours.
+local function check_folder(files)
+  native.make_folder(files.folder)
+  local why = native.why_unwritable(files.folder .. "/last.safetensors")
+  if why then fail(format("Trainer: checkpoints cannot be written: %s", why)) end
+end
+
 -- Loaders, limits, schedule and state, before the first step.
 local function prepare(mine, train, validation)
   local n = mine.fast_dev_run and (mine.fast_dev_run == true and 1 or mine.fast_dev_run) or mine.overfit
@@ -602,6 +609,7 @@ local function prepare(mine, train, validation)
   mine.monitor = watches and watches.monitor or mine.validation and "val_loss" or "train_loss"
   mine.mode = watches and watches.mode or "min"
   mine.started, mine.validated, mine.speed, mine.reason = clock(), clock(), {}, nil
+  if mine.checkpoint then check_folder(mine.checkpoint) end
   local resumed = mine.resume and resume(mine)
   if mine.validation and not resumed and mine.step == 0 then sanity_check(mine) end
 end

@@ -530,6 +530,65 @@ static void test_request_stop(void) {
   gb_host_close(host);
 }
 
+typedef struct told { int steps, validations, skipped; double loss, scale, val_loss; int64_t last_step; } told;
+
+static void on_training(void *user, const gb_event *event) {
+  told *t = user;
+  if (!strcmp(event->title, "validate")) {
+    if (!isnan(event->loss)) t->validations++, t->val_loss = event->loss;
+  } else if (event->step > 0) {
+    t->steps++;
+    t->loss = event->loss;
+    t->scale = event->scale;
+    t->skipped = (int)event->skipped;
+    t->last_step = event->step;
+  }
+}
+
+/* A Trainer in a strict sandbox: the host is told of steps, scale, skips and validations; files are refused, and limits
+ * and requests to stop reach it. */
+static void test_trainer(void) {
+  static const char setup[] =
+    "function make(more)\n"
+    "  gb.manual_seed(1)\n"
+    "  local options = { model = gb.nn.Linear(4, 2), optimizer = 'SGD', loss = gb.nn.functional.cross_entropy,\n"
+    "    precision = '16-mixed', device = 'cpu', sanity = 0, epochs = 2,\n"
+    "    scaler = gb.amp.GradScaler({ init_scale = 2.0 ^ 30 }) }\n"
+    "  for key, value in pairs(more or {}) do options[key] = value end\n"
+    "  return gb.Trainer(options)\n"
+    "end\n"
+    "batches = {}\n"
+    "for i = 1, 8 do batches[i] = { gb.rand(4, 4), gb.zeros(4, { dtype = 'int64' }) } end";
+  told t = { .steps = 0 };
+  gb_host_options o = options_of(GB_SANDBOX_STRICT);
+  o.on_event = on_training;
+  o.user = &t;
+  o.seconds = 20;
+  o.tensor_bytes = (size_t)1 << 20;
+  gb_host *host = open_host(&o);
+  CHECK(runs(host, setup));
+  CHECK(runs(host, "make():fit(batches, { batches[1] })"));
+  CHECK(t.steps == 16 && t.last_step == 8 && t.validations == 2 && t.loss > 0 && t.val_loss > 0);
+  CHECK(t.skipped > 5 && t.skipped < 16 && t.scale < 0x1p30);
+  told before = t;
+  CHECK(runs(host, "make({ progress = false }):fit(batches, { batches[1] })"));
+  CHECK(t.steps == 2 * before.steps && t.validations == 4 && t.last_step == 16 && t.loss == before.loss);
+  CHECK(fails(host, "make({ checkpoint = 'runs' }):fit(batches)", GB_EIO, "files are not allowed here"));
+  CHECK(run_asked(host, "local t = make({ epochs = 1 << 40, on = { step = function() stepped = true end } })\n"
+                        "gb.on_stop(function() saved = t.step end) t:fit(batches)") == GB_EINTERRUPT);
+  CHECK(runs(host, "assert(math.type(saved) == 'integer')"));
+  CHECK(run_asked(host, "make({ epochs = 1 << 40 }):fit(batches)") == GB_EINTERRUPT);
+  CHECK(fails(host, "make({ loss = function(y) return gb.rand(1 << 20):sum() + y:sum() end }):fit(batches)",
+              GB_ETENSORBYTES, NULL));
+  CHECK(runs(host, "make():fit(batches)")); /* the host goes on */
+  gb_host_close(host);
+  o.seconds = 0.2;
+  host = open_host(&o);
+  CHECK(runs(host, setup));
+  CHECK(fails(host, "make({ epochs = 1 << 40 }):fit(batches)", GB_ETIME, NULL));
+  gb_host_close(host);
+}
+
 /* ====} */
 
 int main(void) {
@@ -544,5 +603,6 @@ int main(void) {
   test_limits();
   test_interrupts();
   test_request_stop();
+  test_trainer();
   return check_report();
 }
