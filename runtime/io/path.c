@@ -147,7 +147,7 @@ static gb_status make_one(gb_context *context, const char *path) {
 }
 
 gb_status gb_path_make_folder(gb_context *context, const char *path) {
-  if (gb_path_exists(context, path)) return GB_OK;
+  if (gb_path_exists(context, path)) return GB_OK; /* "." and "/" as well */
   size_t length = strlen(path);
   char *part = malloc(length + 1);
   if (!part) return gb_fail_memory(context, length + 1);
