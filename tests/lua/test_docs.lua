@@ -75,7 +75,8 @@ local function has_anchor(page, wanted)
 end
 
 local pages = { "README.md" }
-local names = { "architecture", "contributing", "cuda", "data", "embedding", "performance", "precision", "sandbox", "tensors" }
+local names = { "architecture", "contributing", "cuda", "data", "embedding", "performance", "precision", "sandbox",
+  "tensors", "training" }
 for _, name in ipairs(names) do
   pages[#pages + 1] = "docs/" .. name .. ".md"
 end
