@@ -56,7 +56,7 @@ function List:iter(device, options)
       return nil
     end
     self.batch = self.batch + 1
-    local values = is_tensor(batch) and { batch, n = 1 } or pack(unpack(batch))
+    local values = pack(unpack(batch))
     for i = 1, values.n do values[i] = is_tensor(values[i]) and device and values[i]:to(device) or values[i] end
     return unpack(values, 1, values.n)
   end
@@ -69,16 +69,18 @@ end
 
 -- A DataLoader as it is, a list of batches as one. who: the method that was called.
 local function loader_of(given, who)
-  if private(given, "loader") or getmetatable(given) == List then return given end
-  if type(given) ~= "table" or #given == 0 then
+  if private(given, "loader") then return given end
+  local list = type(given) == "table" and copy(given) or {}
+  if #list == 0 then
     fail(format("Trainer: %s takes a DataLoader, or a list of batches { { x, y }, ... }", who))
   end
-  for i, batch in ipairs(given) do
+  for i, batch in ipairs(list) do
     if type(batch) ~= "table" and not is_tensor(batch) then
       fail(format("Trainer: %s: batch %d of the list is a %s", who, i, type(batch)))
     end
+    list[i] = type(batch) == "table" and copy(batch) or { batch }
   end
-  return setmetatable({ list = copy(given), batch = 0 }, List)
+  return setmetatable({ list = list, batch = 0 }, List)
 end
 trainer.loader_of = loader_of
 
@@ -141,6 +143,13 @@ end
 local function scoped_forward(mine, batch) return autocast(mine.precision, forward, mine, batch) end
 trainer.forward = scoped_forward
 
+-- How many samples a batch holds.
+local function rows_of(batch)
+  local x = batch[1]
+  return is_tensor(x) and x.ndim > 0 and x:size(1) or 1
+end
+trainer.rows_of = rows_of
+
 -- How many elements the loss of a batch is the mean of: labels that are not ignored, else rows. On a device a tensor,
 -- so that nothing waits for it.
 local function count_of(mine, batch)
@@ -156,8 +165,7 @@ local function count_of(mine, batch)
     local count = target:ne(mine.ignore_index):sum()
     return target.device == "cpu" and count:item() or count
   end
-  local x = batch[1]
-  return is_tensor(x) and x.ndim > 0 and x:size(1) or 1
+  return rows_of(batch)
 end
 trainer.count_of = count_of
 
@@ -503,7 +511,7 @@ end
 -- All that follows a step: show, validate, save, stop. last: it was the epoch's last.
 local function after_step(mine, group, last)
   local samples, inner = 0, mine.inner
-  for _, batch in ipairs(group) do samples = samples + (batch[1].ndim > 0 and batch[1]:size(1) or 1) end
+  for _, batch in ipairs(group) do samples = samples + rows_of(batch) end
   show_step(mine, samples)
   if last then end_epoch(mine) end
   local due = validation_due(mine, inner, last)

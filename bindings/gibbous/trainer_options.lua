@@ -213,7 +213,7 @@ end
 
 -- The loggers: anything with log and close.
 local function loggers_of(log)
-  local list = log == nil and {} or log.log and { log } or copy(log)
+  local list = log == nil and {} or rawget(log, 1) ~= nil and copy(log) or { log }
   for i, logger in ipairs(list) do
     local is_object = type(logger) == "table" or type(logger) == "userdata" and not is_tensor(logger)
     if not (is_object and logger.log and logger.close) then

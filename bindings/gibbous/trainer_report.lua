@@ -176,11 +176,10 @@ end
 
 -- Around each step: the first one measures how many operations a sample takes, and one may be profiled.
 function trainer.watch_step(mine, group, step)
-  local x = group[1][1]
-  if mine.summary and mine.step == 0 and rawget(gb, "summary") then gb.summary(mine.model, x) end
+  if mine.summary and mine.step == 0 and rawget(gb, "summary") then gb.summary(mine.model, group[1][1]) end
   if mine.peak_flops and not mine.sample_operations then
     local report = audited(mine, group[1])
-    mine.sample_operations = report and report.operations / x:size(1) or 0
+    mine.sample_operations = report and report.operations / trainer.rows_of(group[1]) or 0
   end
   if mine.profile == mine.step + 1 and rawget(gb, "profile") then return gb.profile(step) end
   return step()

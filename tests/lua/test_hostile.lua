@@ -50,6 +50,22 @@ local takers = {
   { "on_stop", function(t) gb.on_stop(print, t { grace = 1 }) gb.on_stop(nil) end },
   { "recompute", function(t) gb.recompute(function(x, u) return x * 2, u end, gb.rand(2):requires_grad_(),
     t { 1 }):sum():backward() end },
+  { "Trainer", function(t)
+    local net, x = model(), gb.rand(2, 4):cpu()
+    local by_name, stop, average, spikes = t { "S" .. "GD", lr = 1e-3 }, t { monitor = "train_" .. "loss" },
+      t { mode = "e" .. "ma" }, t { window = 3 }
+    local on, metrics, limit, batch = t { step = type }, t { "ma" .. "e" }, t { train = 1 }, t { x, x }
+    local trainer = gb.Trainer(t { model = net, optimizer = by_name, epochs = 1, device = "cpu", stop = stop, on = on,
+      loss = nn.functional.mse_loss, metrics = metrics, limit = limit, progress = false, average = average,
+      spikes = spikes })
+    trainer:fit(t { batch })
+    trainer:predict(t { batch })
+    trainer:find_lr(t { batch }, t { steps = 3 })
+    trainer:find_batch(t { batch }, t { memory = 1e9, most = 4 })
+  end },
+  { "Metrics", function(t) gb.Metrics(t { "ma" .. "e", other = t { "f1", average = "mi" .. "cro" } }) end },
+  { "EarlyStopping", function(t) gb.EarlyStopping(t { patience = 2 }):check(t { val_loss = 1.5 }) end },
+  { "Checkpoints", function(t) gb.Checkpoints("nowhere", t { keep = 2 }):due(t { step = 1, epoch = 0 }) end },
   { "no_grad", function(t) gb.no_grad(function(u) return u end, t { 1 }) end },
   { "positions", function(t)
     local set = gb.data.Subset(gb.data.TensorDataset(gb.arange(4):cpu()), t { 1, -1 })
@@ -127,6 +143,12 @@ describe("functions that a recipe takes away", function()
     { "audit", function() amp.audit(net, x) end },
     { "doctor", function() gb.doctor({ json = true }) end },
     { "..", function() return x .. "" end },
+    { "Trainer", function()
+      local trainer = gb.Trainer { model = net, optimizer = { "SGD", lr = 0 }, loss = nn.functional.mse_loss,
+        epochs = 1, device = "cpu", metrics = { "mae", "mse" }, progress = false, time = "00:10:00", spikes = true }
+      trainer:fit({ { gb.rand(2, 4), gb.rand(2, 4) } }, { { gb.rand(2, 4), gb.rand(2, 4) } })
+      trainer:find_lr({ { gb.rand(2, 4), gb.rand(2, 4) } }, { steps = 3 })
+    end },
     { "schedule", function() gb.optim.lr.Constant(gb.optim.SGD(model():parameters(), { lr = 1 })):step() end },
   }
   for _, case in ipairs(cases) do
@@ -150,6 +172,8 @@ describe("objects", function()
       optimizer = opt,
     hook = x:register_hook(function() end), closed = closed, dataset = gb.data.TensorDataset(gb.rand(8, 4):cpu()),
     expect = expect(1), precision = amp.precision("32"), numerics = amp.numerics(x:detach()), scaler = amp.GradScaler(),
+    stopper = gb.EarlyStopping(), files = gb.Checkpoints("nowhere"), metrics = gb.Metrics { "mae" },
+    trainer = gb.Trainer { model = model(), optimizer = "SGD" },
   }
   it("print what they are, without an address", function()
     for name, object in pairs(objects) do
@@ -161,7 +185,8 @@ describe("objects", function()
     expect(tostring(objects.policy)):to_be("policy (1 rules)")
   end)
   it("are not made by giving a table their metatable", function()
-    for _, name in ipairs { "bar", "policy", "schedule", "optimizer", "expect", "precision", "numerics" } do
+    for _, name in ipairs { "bar", "policy", "schedule", "optimizer", "expect", "precision", "numerics", "stopper",
+      "files", "metrics", "trainer" } do
       local class = getmetatable(objects[name])
       local fake = setmetatable({}, class)
       if tostring(fake):find("0x", 1, true) then error(name .. " shows an address", 0) end

@@ -818,6 +818,47 @@ describe("fit", function()
     expect(values.samples_per_second > 0):to_be(true)
     expect(values.mfu > 0 and values.mfu < 1):to_be(true)
   end)
+  it("validates and saves when the time is over", function()
+    with_folder(function(folder)
+      local said = {}
+      local _, trainer = linear_world { time = 1e-9, epochs = 5, sanity = 0, checkpoint = folder, on = {
+        validate = function() said[#said + 1] = "validate" end, save = function() said[#said + 1] = "save" end } }
+      trainer:fit(list, { list[1] })
+      expect(table.concat(said, " ")):to_be("validate save")
+      expect(trainer.step):to_be(1)
+    end)
+  end)
+  it("trains in every precision, with anomaly mode, and on batches that are no pair of tensors", function()
+    for _, precision in ipairs { "32-true", "16-mixed", "bf16-mixed", "16-true", "bf16-true" } do
+      gb.manual_seed(5)
+      local losses, model = {}, nn.Sequential(nn.Linear(3, 8), nn.GELU(), nn.Linear(8, 2))
+      local trainer = gb.Trainer { model = model, optimizer = { "AdamW", lr = 0.05 }, device = "cpu", epochs = 3,
+        precision = precision, anomaly = true, progress = false, count = function(batch) return #batch end,
+        compute = function(m, batch) return F.mse_loss(m(gb.cat(batch)), gb.ones(2 * #batch, 2)) end,
+        on = { epoch = function(_, v) losses[#losses + 1] = v.train_loss end } }
+      trainer:fit { { { gb.ones(2, 3), gb.zeros(2, 3) } }, { { gb.ones(2, 3) } }, { { gb.zeros(2, 3) } } }
+      expect(losses[3] < losses[1]):to_be(true)
+    end
+    expect(function()
+      gb.Trainer({ model = nn.Linear(1, 1), optimizer = "SGD", device = "cpu", epochs = 1, progress = false,
+        anomaly = true, compute = function(m) return (m(gb.ones(1, 1)) - 1e9):sqrt():sum() end }):fit { { 1 } }
+    end):to_fail("NaN")
+  end)
+  it("writes to real loggers, and profiles a step", function()
+    with_folder(function(folder)
+      os.execute("mkdir " .. folder)
+      local _, trainer = linear_world { epochs = 1, log_every = 2, profile = 2, log = {
+        gb.Logger.jsonl(folder .. "/a.jsonl"), gb.Logger.csv(folder .. "/a.csv"), gb.Logger.tensorboard(folder) } }
+      local text = silently(function() trainer:fit(list, { list[1] }) end)
+      expect(text:find("linear_backward", 1, true) ~= nil):to_be(true)
+      local count = 0
+      for line in io.lines(folder .. "/a.jsonl") do
+        count = count + 1
+        expect(gb.io.json_decode(line).step):to_be(math.min(2 * count, 10))
+      end
+      expect(count):to_be(7) -- five of steps, one of the epoch, one of the validation
+    end)
+  end)
   it("predicts all rows in order, with the dropout off, and leaves the modes as they were", function()
     local model = nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.5))
     model[1]:eval()
