@@ -307,8 +307,8 @@ void gbl_step_boundary(lua_State *L) {
 
 static const gbl_function functions[] = {
   { on_stop, GB_SANDBOX_STRICT,
-    "gb.on_stop(fn?: function; grace: number = 10): When a stop is asked for, fn runs between two steps of "
-    "training, for at most grace "
+    "gb.on_stop(fn?: function; grace: number = 10): When a stop is asked for (Ctrl-C, SIGTERM, a host), fn "
+    "runs between two steps of training, for at most grace "
     "seconds, and then the recipe ends. gb.on_stop(nil) interrupts at once again. Lasts as long as the chunk that "
     "runs. Example: "
     "gb.on_stop(function() gb.save(\"stopped.safetensors\", model:state_dict()) end, { grace = 5 })" },

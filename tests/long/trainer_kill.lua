@@ -109,5 +109,21 @@ describe("a Trainer", function()
     end)
 end)
 
+describe("a recipe that did not ask to be told", function()
+  local function ends(code)
+    return shell(([['%s' -e "%s" & pid=$!; sleep 0.5; kill -TERM $pid; wait $pid; echo $?]])
+      :format(gb.test.program(), code))
+  end
+  it("is ended by SIGTERM at once, as any program", function()
+    expect(ends("while true do end"):match("143\n$")):to_be("143\n")
+    expect(ends("pcall(function() while true do end end) print('went on')"):find("went on")):to_be(nil)
+  end)
+  it("and one that did is ended by the second", function()
+    local said = shell(([['%s' -e "gb.on_stop(print) while true do end" & pid=$!; sleep 0.5; kill -TERM $pid
+      sleep 0.2; kill -0 $pid && echo waits; kill -TERM $pid; wait $pid; echo $?]]):format(gb.test.program()))
+    expect(said:match("^waits\n.*143\n$") ~= nil):to_be(true)
+  end)
+end)
+
 os.execute("rm -rf " .. folder)
 gb.test.finish()
