@@ -49,7 +49,7 @@ end
 -- Those rows whose target is not ignore_index.
 local function kept_rows(o, output, target)
   local scores, labels = rows_of(o, output, target)
-  if labels:is_floating_point() then labels = labels:long() end
+  if labels.dtype ~= "int64" then labels = labels:long() end
   local kept = labels:ne(o.ignore_index)
   if kept:all():item() then return scores, labels end
   local places = kept:nonzero():reshape(-1)

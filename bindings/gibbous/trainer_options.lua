@@ -41,7 +41,8 @@ local function is_limit(value)
   return is_count(value) or math_type(value) == "float" and value >= 0 and value <= 1
 end
 local function is_function(value)
-  return type(value) == "function" or type(value) == "table" and getmetatable(value) ~= nil
+  local meta = type(value) == "table" and getmetatable(value)
+  return type(value) == "function" or type(meta) == "table" and rawget(meta, "__call") ~= nil
 end
 local function is_any(value) return value ~= nil end
 local function is_time(value) return is_text(value) or is_positive(value) end
@@ -120,9 +121,12 @@ end
 -- A name of a table of the library, as { "AdamW", ... } has it.
 local function named(what, given, from)
   local name = rawget(given, 1)
-  if type(name) ~= "string" or type(rawget(from, name)) ~= "function" then
-    fail(format("Trainer: there is no %s '%s'%s", what, tostring(name), type(name) == "string" and
-      native.nearest(name, from) or ""))
+  if type(name) ~= "string" then
+    fail(format("Trainer: '%s' begins with a name, such as { \"%s\", ... }; got a %s", what, what == "optimizer" and
+      "AdamW" or "Cosine", type(name)))
+  end
+  if type(rawget(from, name)) ~= "function" then
+    fail(format("Trainer: there is no %s '%s'%s", what, name, native.nearest(name, from)))
   end
   return rawget(from, name)
 end

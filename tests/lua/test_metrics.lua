@@ -122,6 +122,14 @@ describe("metrics of classes", function()
     c:update(square, gb.randint(0, 4, { 5, 4 }))
     expect(c:compute().p > 1):to_be(true)
   end)
+  it("take targets of any integers, of booleans and of floats that are 0 or 1", function()
+    for _, dtype in ipairs { "int64", "int32", "uint8", "bool", "float32" } do
+      local metrics = gb.Metrics { "f1", "accuracy", "auc" }
+      metrics:update(gb.tensor { -1.0, 2.0, 3.0, -2.0 }, gb.tensor { 0, 1, 0, 1 }:to(dtype))
+      expect(metrics:compute().f1):to_be(0.5)
+      expect(metrics:compute().auc):to_be(0.25)
+    end
+  end)
   it("segment: masks of one score, and of classes", function()
     local metrics = gb.Metrics { "iou", "dice", "accuracy" }
     local mask = gb.tensor { { { 0, 1 }, { 1, 1 } } }

@@ -889,6 +889,8 @@ describe("gb.Trainer", function()
     { { clip = nan }, "'clip' must be a number above 0" },
     { { precision = "17" }, "unknown precision '17'" },
     { { optimizer = { "AdmW" } }, "there is no optimizer 'AdmW'; did you mean 'AdamW'?" },
+    { { schedule = {}, epochs = 1 }, "'schedule' begins with a name", true },
+    { { count = data.DataLoader(data.TensorDataset(gb.rand(2))) }, "'count' must be a function" },
     { { optimizer = 3 }, "'optimizer' must be an optimizer" },
     { { model = 3 }, "'model' must be a module of gb.nn" },
     { { time = "1 hour" }, "'time' must be seconds above 0" },
@@ -906,8 +908,17 @@ describe("gb.Trainer", function()
     { { device = "tpu" }, "tpu" },
   }
   for i, row in ipairs(wrong) do
-    it("turns down wrong options: " .. i, function() expect(function() make(row[1]) end):to_fail(row[2]) end)
+    it("turns down wrong options: " .. i, function()
+      expect(function()
+        local trainer = make(row[1])
+        if row[3] then trainer:fit { { gb.ones(1, 3) } } end
+      end):to_fail(row[2])
+    end)
   end
+  it("takes a module for the loss", function()
+    local trainer = make { loss = nn.CrossEntropyLoss(), epochs = 1, device = "cpu" }
+    expect(trainer:fit({ { gb.ones(1, 3), gb.tensor { 1 } } }).loss > 0):to_be(true)
+  end)
   it("says what it needs", function()
     expect(function() gb.Trainer {} end):to_fail("give the model")
     expect(function() gb.Trainer { model = nn.Linear(1, 1) } end):to_fail("give the optimizer")
