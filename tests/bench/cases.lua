@@ -201,6 +201,35 @@ function groups.clip()
   end
 end
 
+-- Forward and backward of recurrent layers, 512 wide, over 64 steps of a batch of 32, and the products that they are
+-- made of: of each layer three for all steps of the input, one for all of the state, and two for each step.
+function groups.recurrent()
+  local time, batch, width, layers = 64, 32, 512, 2
+  local precision = amp.precision(spelled)
+  local dtype = spelled == "32-true" and "float32" or spelled == "bf16-mixed" and "bfloat16" or "float16"
+  for _, name in ipairs { "LSTM", "GRU" } do
+    local gates = name == "LSTM" and 4 or 3
+    local net, x = nn[name](width, width, { num_layers = layers }), gb.randn(time, batch, width):requires_grad_()
+    local up = gb.randn(time, batch, width)
+    report(name .. " " .. spelled, function()
+      net:zero_grad()
+      x.grad = nil
+      amp.autocast(precision, function() return (net(x)) end):backward(up:to(dtype))
+    end)
+    local weight = gb.randn(gates * width, width):to(dtype)
+    local all, sums = gb.randn(time * batch, width):to(dtype), gb.randn(time * batch, gates * width):to(dtype)
+    local state, slopes = gb.randn(batch, width):to(dtype), gb.randn(batch, gates * width):to(dtype)
+    local turned, columns = weight:t(), sums:t()
+    local function product(a, b) local _ <close> = a:matmul(b) end
+    report(name .. " products " .. spelled, function()
+      for _ = 1, layers do
+        product(all, turned) product(sums, weight) product(columns, all) product(columns, all)
+        for _ = 1, time do product(state, turned) product(slopes, weight) end
+      end
+    end)
+  end
+end
+
 -- What a call costs when there is nothing to compute.
 function groups.small()
   local x, y = gb.randn(1):requires_grad_(true), gb.randn(1)

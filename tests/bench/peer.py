@@ -214,9 +214,27 @@ def small():
     report("step of an MLP of width 8", mlp, 100)
 
 
+def recurrent():
+    for name in ("LSTM", "GRU"):
+        net, x, up = getattr(nn, name)(512, 512, num_layers=2), torch.randn(64, 32, 512, requires_grad=True), torch.randn(64, 32, 512)
+
+        def both():
+            net.zero_grad(set_to_none=True)
+            x.grad = None
+            with scope():
+                y = net(x)[0]
+            y.backward(up.to(y.dtype))
+
+        try:
+            both()
+        except RuntimeError:  # oneDNN has no LSTM in 16 bits for every processor
+            continue
+        report(f"{name} {spelled}", both)
+
+
 def version():
     library = "MKL" if torch.backends.mkl.is_available() else "no MKL"
     print(f"PyTorch {torch.__version__}, BLAS {library}, kernels for {torch.backends.cpu.get_cpu_capability()}")
 
 
-{"gpt": gpt, "mnist": mnist, "matmul": matmul, "memory": memory, "small": small, "version": version}[group]()
+{"gpt": gpt, "mnist": mnist, "matmul": matmul, "memory": memory, "small": small, "recurrent": recurrent, "version": version}[group]()

@@ -1,6 +1,6 @@
 #!/bin/sh
 # run.sh - what was measured on this machine, ours beside PyTorch's if GIBBOUS_PEER names a Python that has it. Never a test. Words: groups to
-# measure (start step threads small matmul memory clip host hosts images), all of them without words; GIBBOUS_RUNS: how many runs the medians are of;
+# measure (start step threads small recurrent matmul memory clip host hosts images), all of them without words; GIBBOUS_RUNS: how many runs the medians are of;
 # GIBBOUS_DATA: where images finds cifar10/test, without it only a large one is read;
 # GIBBOUS_PEER_SECONDS: after how many a case of the peer is given up (20), which the table says.
 set -eu

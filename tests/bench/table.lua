@@ -166,6 +166,23 @@ function groups.small()
   for _, name in ipairs(order) do row(name, pretty(a[name]), pretty(b[name]), ratio(a[name], b[name]), reach[name]) end
 end
 
+function groups.recurrent()
+  local mine, others = {}, {}
+  for _, precision in ipairs { "32-true", "bf16-mixed" } do
+    mine[#mine + 1], others[#others + 1] = ours("recurrent", cores, precision), theirs("recurrent", cores, precision)
+  end
+  local a, b = alternate(mine, others)
+  head("Recurrent layers, forward and backward", "layer", "ours", "PyTorch", "ours / PyTorch", "ours / our 32-true",
+    "ours / their products alone")
+  for _, precision in ipairs { "32-true", "bf16-mixed" } do
+    for _, kind in ipairs { "LSTM", "GRU" } do
+      local name = kind .. " " .. precision
+      row(name, pretty(a[name]), pretty(b[name]), ratio(a[name], b[name]), ratio(a[name], a[kind .. " 32-true"]),
+        ratio(a[name], a[("%s products %s"):format(kind, precision)]))
+    end
+  end
+end
+
 function groups.matmul()
   local a, b, order = alternate({ ours("matmul", cores) }, { theirs("matmul", peer_threads) })
   head("matmul", "m x k x n", "ours", "GFLOP/s", "PyTorch", "ours / PyTorch", "rate / float32's")
@@ -231,6 +248,6 @@ if peer then
 else
   print(("medians of %d runs; GIBBOUS_PEER names no Python with PyTorch, so only ours and the floors are here"):format(runs))
 end
-for _, name in ipairs { "start", "step", "threads", "small", "matmul", "memory", "clip" } do
+for _, name in ipairs { "start", "step", "threads", "small", "recurrent", "matmul", "memory", "clip" } do
   if next(wanted) == nil or wanted[name] then groups[name]() end
 end

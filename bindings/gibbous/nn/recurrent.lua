@@ -2,9 +2,9 @@
 --
 -- The input's part of the gates of all time steps is one product; the op `recurrent` then runs a layer's steps in one
 -- direction, each of which adds the product with the state before it. Sequences of unlike lengths run side by side:
--- where one has ended, its state stays and its output is zero, in either direction. Under autocast y and the states have
--- 16 bits; between two steps of a layer the cell state is float32. Cells, and layers with projections, run step by step,
--- by ops of their own.
+-- where one has ended, its state stays and its output is zero, in either direction. Under autocast y and the states
+-- have 16 bits; between two steps of a layer the cell state is float32. Cells, and layers with projections, run step by
+-- step, by ops of their own.
 
 local gb, native = ...
 local fail, drop = native.fail, native.drop
@@ -16,8 +16,8 @@ local format, sqrt, concat, type, ipairs, rawequal = string.format, math.sqrt, t
 
 -- {==== one step ====
 
--- A kind of cell: how many gates it has, whether it carries a cell state, what the op calls it, and step(self, gates, h,
--- c, w) -> h, c: the state after one step, from the input's part of the gates and the state before.
+-- A kind of cell: how many gates it has, whether it carries a cell state, what the op calls it, and step(self, gates,
+-- h, c, w) -> h, c: the state after one step, from the input's part of the gates and the state before.
 local kinds = {}
 
 -- The i-th gate of [batch, gates * size].
