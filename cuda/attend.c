@@ -63,7 +63,8 @@ static attend attend_of(gb_cuda_call *call, gb_attended in, gb_dtype result) {
                .e = size_at(query, 0), .ev = size_at(value, 0) };
   a.group = a.heads / most(size_at(key, 2), 1);
   a.s = (gb_scores){ .lane = result == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32, .tk = a.tk, .tq = a.tq,
-                     .causal = in.is_causal->integer, .dropout = in.dropout_p->number, .place = call->place };
+                     .causal = in.is_causal->integer, .window = gb_attended_window(&in, a.tq, a.tk),
+                     .dropout = in.dropout_p->number, .place = call->place };
   a.scale = in.scale->given ? in.scale->number : 1 / sqrt((double)a.e);
   a.s.rounded = is_short ? result : a.s.lane;
   if (in.mask) a.mask = view_of(in.mask);
@@ -260,7 +261,7 @@ static gb_status backward_batch(attend *a, int64_t b) {
 static gb_status clear(gb_cuda_call *call) {
   for (int i = 0; i < call->n_out; i++) {
     const gb_cuda_tensor *t = call->out[i];
-    if (gb_rt_set(call->stream, t->data, 0, (size_t)t->numel * call->cuda->engine->dtype_bytes(t->dtype)))
+    if (t && gb_rt_set(call->stream, t->data, 0, (size_t)t->numel * call->cuda->engine->dtype_bytes(t->dtype)))
       return gb_cuda_fail(call, GB_EDEVICE, "a gradient could not be cleared");
   }
   return GB_OK;
@@ -270,8 +271,10 @@ static gb_status clear(gb_cuda_call *call) {
 
 #define LONG_TIME ((int64_t)1 << 30) /* tiles count positions in 32 bits */
 
-/* Are operands and results what tiles are made for? Tests that ask for pieces mean the products. */
+/* Are operands and results what tiles are made for? The gradient of a mask is not. Tests that ask for pieces mean the
+ * products. */
 static bool fits_tiles(const attend *a) {
+  if (a->s.slopes) return false;
   const gb_heads_view *views[] = { &a->key, &a->value, &a->grad, &a->dquery, &a->dkey, &a->dvalue };
   gb_dtype dtype = a->query.dtype;
   for (size_t i = 0; i < sizeof views / sizeof *views; i++)
@@ -313,7 +316,7 @@ static gb_status run_tiles(attend *a, const gb_cuda_tensor *mask) {
                             .dkey = a->dkey, .dvalue = a->dvalue,
                         .batch = a->batch, .heads = a->heads, .key_heads = a->heads / a->group, .tq = a->tq,
                             .tk = a->tk, .e = (int)a->e, .ev = (int)a->ev,
-                        .causal = a->s.causal, .scale = (float)a->scale,
+                        .causal = a->s.causal, .window = (int)a->s.window, .scale = (float)a->scale,
                             .keep = (float)(dropout < 1 ? 1 / (1 - dropout) : 0),
                         .drop_bound = gb_drop_bound(dropout), .place = a->s.place, .lse = a->s.lse,
                             .shift = a->s.shift };
@@ -348,7 +351,7 @@ static void say_products(const attend *a) {
             "gibbous: the gradient of attention of %" PRId64 " x %" PRId64 " heads, %" PRId64 " by %" PRId64
             " positions, head_dim %" PRId64
             " runs as products, which is slow: tiles take one dtype of 16 bits, or float32 without TF32, and a "
-            "head_dim of %d at most\n",
+            "head_dim of %d at most, and no gradient of a mask\n",
             a->batch, a->heads, a->tq, a->tk, most(a->e, a->ev), GB_ATTEND_COLUMNS);
 }
 
@@ -361,6 +364,7 @@ gb_status gb_attend_backward(gb_cuda_call *call) {
       GB_CUDA_OUT(call, scaled_dot_product_attention_backward);
   attend a = attend_of(call, GB_ATTENDED(call, scaled_dot_product_attention_backward), in->y->dtype);
   if (a.batch * a.heads * a.tq * a.tk == 0) return clear(call);
+  a.s.slopes = out->dmask ? out->dmask->data : NULL;
   a.grad = view_of(in->grad);
   a.y = view_of(in->y);
   a.dquery = view_of(out->dquery), a.dkey = view_of(out->dkey), a.dvalue = view_of(out->dvalue);

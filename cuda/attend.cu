@@ -12,9 +12,16 @@ static GB_DEVICE int64_t visible(const gb_scores &s, int64_t row) {
   return s.causal && seen < s.tk ? seen : s.tk;
 }
 
-/* The score of a key: + mask, or -infinity where the mask says no. */
+/* Is a key too far from the row's query? */
+static GB_DEVICE bool is_far(const gb_scores &s, int64_t row, int64_t j) {
+  int64_t i = s.first_row + row % s.rows;
+  return s.window && (j > i ? j - i : i - j) >= s.window;
+}
+
+/* The score of a key: + mask, or -infinity where the mask or the window says no. */
 template <typename T> static GB_DEVICE T score(const gb_scores &s, int64_t row, int64_t j) {
   T x = ((const T *)s.scores)[row * s.tk + j];
+  if (is_far(s, row, j)) return (T)-INFINITY;
   if (!s.mask) return x;
   int64_t at = row / s.rows * s.mask_stride[0] + row % s.rows * s.mask_stride[1] + j * s.mask_stride[2];
   if (s.mask_dtype == GB_BOOL) return s.mask[at] ? x : (T)-INFINITY;
@@ -67,6 +74,7 @@ template <typename T> static __global__ void soften_backward_kernel(gb_scores s,
     T keep = is_kept(s, row, j) ? (T)keep_factor(s) : (T)0;
     T gradient = share == 0 ? (T)0
         : share * (((const T *)s.gradients)[i] * keep - ((const T *)s.shift)[lse_at(s, row)]);
+    if (s.slopes) ((T *)s.slopes)[lse_at(s, row) * s.tk + j] = gradient;
     gb_store<T>(out, s.rounded, i, share * keep);
     gb_store<T>(gradients_out, s.rounded, i, gradient);
   }

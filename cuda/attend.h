@@ -26,6 +26,7 @@ typedef struct gb_scores {
                                           included */
   int64_t tq;                          /* rows of a whole head */
   bool causal;
+  int64_t window;                      /* a query sees keys less than so many positions away; 0: any */
   double dropout;
   gb_cuda_place place;                 /* of dropout */
   const char *mask;                    /* of the first head and row, or NULL; strides by head, row, key */
@@ -35,6 +36,7 @@ typedef struct gb_scores {
   void *lse;                           /* lanes [heads of all, tq] */
   void *total;                         /* lanes [heads, rows]: the sum of a row's exponentials */
   const void *shift;                   /* backward: lanes [heads of all, tq], sum(grad * y) of every query */
+  void *slopes;                        /* backward: lanes [heads of all, tq, tk], gradients of all scores; or NULL */
 } gb_scores;
 
 #define GB_ATTEND_COLUMNS 256 /* of a head, at most, for tiles */
@@ -46,6 +48,7 @@ typedef struct gb_attend_tiles {
   int64_t batch, heads, key_heads, tq, tk;
   int e, ev;                           /* columns of query and key, and of value */
   bool causal;
+  int window;                          /* as in gb_scores */
   float scale, keep;                   /* keep: the factor on elements that are not dropped */
   uint32_t drop_bound;                 /* of the probability of dropout, for gb_is_dropped */
   gb_cuda_place place;
@@ -81,13 +84,18 @@ void gb_attend_run_tiles(gb_cuda_call *call, const gb_attend_tiles *a);
 /* The arguments that attention and its gradient share: GB_ATTENDED(call, op) of a call of either. */
 typedef struct gb_attended {
   const gb_cuda_tensor *query, *key, *value, *mask;
-  const gb_attr *is_causal, *scale, *dropout_p;
+  const gb_attr *is_causal, *scale, *dropout_p, *window;
 } gb_attended;
 #define GB_ATTENDED(call, op)                                                                      \
   (gb_attended){ .query = GB_CUDA_IN(call, op)->query, .key = GB_CUDA_IN(call, op)->key,           \
                  .value = GB_CUDA_IN(call, op)->value, .mask = GB_CUDA_IN(call, op)->mask,         \
                  .is_causal = &GB_ATTRS(call, op)->is_causal, .scale = &GB_ATTRS(call, op)->scale, \
-                 .dropout_p = &GB_ATTRS(call, op)->dropout_p }
+                 .dropout_p = &GB_ATTRS(call, op)->dropout_p, .window = &GB_ATTRS(call, op)->window }
+/* The window of a call: 0 where it takes in every key. */
+static inline int64_t gb_attended_window(const gb_attended *in, int64_t tq, int64_t tk) {
+  int64_t longest = tq > tk ? tq : tk;
+  return in->window->given && in->window->integer < longest ? in->window->integer : 0;
+}
 
 /* {---- attend.c ---- */
 gb_status gb_attend(gb_cuda_call *call);

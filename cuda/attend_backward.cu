@@ -111,6 +111,11 @@ template <bool KEYS, int N> static __device__ __forceinline__ uint32_t draw_kept
   return kept;
 }
 
+/* Is a key too far from a query? */
+static GB_DEVICE bool is_far(const gb_attend_tiles &a, int query, int key) {
+  return a.window && (key > query ? key - query : query - key) >= a.window;
+}
+
 /* The score of a key with the mask. */
 static __device__ __forceinline__ float masked(const gb_attend_tiles &a, float score, int64_t b, int64_t head,
                                                int query, int key) {
@@ -136,7 +141,7 @@ static __device__ __forceinline__ void soften(const gb_attend_tiles &a, gb_tile 
       int down = own + g + i / 2 * 8, across = other + 8 * n + 2 * t + i % 2, query = KEYS ? across : down,
           key = KEYS ? down : across;
       float share = 0, gradient = 0;
-      if (query < tq && key < tk && (!a.causal || key <= query)) {
+      if (query < tq && key < tk && (!a.causal || key <= query) && !is_far(a, query, key)) {
         float score = scaled(shares[n].at[i], a.scale);
         if (a.mask.data) score = masked(a, score, b, head, query, key);
         float whole = power<P>(score - lse[query]), keep = kept >> (4 * n + i) & 1 ? a.keep : 0;

@@ -1,8 +1,8 @@
 /* cuda/sdpa.c - scaled_dot_product_attention: by the library (attention.h) where it has an engine, else by products
  * (attend.c).
  *
- * The library runs what has 16 bits, no mask and no dropout. Its backward adds parts of a gradient in an order that
- * changes from run to run, so that it is asked only where the context allows that. */
+ * The library runs what has 16 bits, no mask, no window and no dropout. Its backward adds parts of a gradient in an
+ * order that changes from run to run, so that it is asked only where the context allows that. */
 #include "cuda/attend.h"
 #include "cuda/attention.h"
 #include "cuda/cuda.h"
@@ -24,6 +24,7 @@ static bool is_plain(const gb_attended *in, gb_dtype result) {
   const gb_cuda_tensor *operands[] = { in->query, in->key, in->value };
   for (int i = 0; i < 3; i++)
     if (operands[i]->dtype != result || operands[i]->numel == 0) return false;
+  if (gb_attended_window(in, size_at(in->query, 1), size_at(in->key, 1))) return false;
   return !in->mask && in->dropout_p->number == 0;
 }
 

@@ -29,7 +29,8 @@ typedef struct attention {
   gb_dtype rounded;                              /* the 16-bit dtype that probabilities are rounded to, or
                                                     GB_DTYPE_NONE */
   int64_t batch, heads, key_heads, tq, tk, e, ev; /* head_dim of query and key, and of value */
-  view4 query, key, value, mask, y, grad, dquery, dkey, dvalue;
+  view4 query, key, value, mask, y, grad, dquery, dkey, dvalue, dmask; /* dmask: without data if not wanted */
+  int64_t window;                                /* a query sees keys less than so many positions away; 0: any */
   char *lse;                                     /* lanes [batch, heads, tq]; may be NULL forward */
   double scale, dropout;
   bool causal, has_mask;
@@ -62,6 +63,7 @@ static int64_t size_at(const gb_tensor *t, int from_end) { return t->ndim > from
 SAME_ATTR(is_causal)
 SAME_ATTR(scale)
 SAME_ATTR(dropout_p)
+SAME_ATTR(window)
 
 /* What forward and backward have in common; result decides the arithmetic. */
 static attention attention_of(gb_op_call *call, const gb_tensor *query, const gb_tensor *key, const gb_tensor *value,
@@ -82,6 +84,7 @@ static attention attention_of(gb_op_call *call, const gb_tensor *query, const gb
   a.causal = attrs->is_causal.integer;
   a.scale = attrs->scale.given ? attrs->scale.number : 1 / sqrt((double)a.e);
   a.dropout = attrs->dropout_p.number;
+  a.window = attrs->window.given ? least(attrs->window.integer, most(a.tq, a.tk)) : 0;
   return a;
 }
 
@@ -223,9 +226,25 @@ static int64_t fill_up(const attention *a, char *scores, int64_t seen) {
   return whole;
 }
 
-/* How many of the n keys from `first` on query i may look at. */
-static int64_t visible(const attention *a, int64_t i, int64_t first,
-                       int64_t n) { return a->causal ? most(0, least(n, i + 1 - first)) : n; }
+/* Keys from low on to before high are those that query i may look at. */
+static int64_t low_key(const attention *a, int64_t i) { return a->window ? most(0, i + 1 - a->window) : 0; }
+static int64_t high_key(const attention *a, int64_t i) {
+  int64_t high = a->causal ? i + 1 : a->window ? i + a->window : a->tk;
+  return least(high, a->tk);
+}
+
+/* How many of the n keys from `first` on come before the last that query i may look at, and before the first one. */
+static int64_t visible(const attention *a, int64_t i, int64_t first, int64_t n) {
+  return most(0, least(n, high_key(a, i) - first));
+}
+static int64_t hidden(const attention *a, int64_t i, int64_t first, int64_t seen) {
+  return most(0, least(seen, low_key(a, i) - first));
+}
+
+/* The scores of keys before the first that a query looks at. */
+static void hide(const attention *a, char *scores, int64_t n) {
+  for (int64_t j = 0; j < n; j++) gb_row_put(a->lane, scores, j, -INFINITY);
+}
 
 /* What the surviving probabilities are multiplied by. */
 static double keep_factor(const attention *a) { return a->dropout < 1 ? 1 / (1 - a->dropout) : 0; }
@@ -254,6 +273,7 @@ static void soften_row(const attention *a, const forward_room *f, const head_sum
   char *scores = f->scores + (size_t)(at * TILE_K) * a->size;
   int64_t seen = visible(a, i, first, n), whole = fill_up(a, scores, seen);
   mask_row(a, b, h, i, first, seen, scores);
+  hide(a, scores, hidden(a, i, first, seen));
   double before = gb_row_get(a->lane, f->high, at), high = gb_row_max(a->lane, scores, whole);
   if (high <= before) high = before;
   if (high == -INFINITY) { memset(scores, 0, (size_t)n * a->size); return; }
@@ -291,9 +311,10 @@ static void forward_block(void *arg, int64_t chunk) {
       rows = least(FORWARD_Q, a->tq - q);
   int64_t h = chunk / blocks % a->heads, b = chunk / blocks / a->heads, key_head = h / (a->heads / a->key_heads);
   head_sums sum = sums_of(a, &a->y, b, h, q, a->ev, f.sum);
-  if (a->tk == 0) clear(a, &sum, rows, a->ev);
   for (int64_t i = 0; i < rows; i++) gb_row_put(a->lane, f.high, i, -INFINITY), gb_row_put(a->lane, f.total, i, 0);
-  for (int64_t k = 0; k < (a->causal ? least(a->tk, q + rows) : a->tk); k += TILE_K) {
+  const int64_t begin = low_key(a, q) / TILE_K * TILE_K;
+  if (high_key(a, q + rows - 1) <= begin) clear(a, &sum, rows, a->ev); /* the window has left the keys */
+  for (int64_t k = begin; k < high_key(a, q + rows - 1); k += TILE_K) {
     /* queries before the first key see none of the tile */
     int64_t n = least(TILE_K, a->tk - k), skip = a->causal ? most(0, k - q) : 0;
     char *scores = f.scores + (size_t)(skip * TILE_K) * a->size;
@@ -302,7 +323,7 @@ static void forward_block(void *arg, int64_t chunk) {
         value = rows_of(&a->value, b, key_head, k);
     multiply(a, rows - skip, n, a->e, a->scale, query, transposed(key), 0, scores, TILE_K, f.work);
     for (int64_t i = skip; i < rows; i++) soften_row(a, &f, &sum, b, h, q + i, i, k, n);
-    multiply(a, rows - skip, a->ev, n, 1, tile_of(a, scores), value, k > 0, sums_at(a, &sum, skip), sum.ld, f.work);
+    multiply(a, rows - skip, a->ev, n, 1, tile_of(a, scores), value, k > begin, sums_at(a, &sum, skip), sum.ld, f.work);
   }
   forward_finish(a, &f, &sum, b, h, q, rows);
 }
@@ -364,10 +385,14 @@ static void soften_row_backward(const attention *a, const backward_room *f, int6
   int64_t seen = visible(a, i, first, n), whole = fill_up(a, p, seen);
   memset(ds + (size_t)seen * a->size, 0, (size_t)(n - seen) * a->size);
   mask_row(a, b, h, i, first, seen, p);
+  int64_t before = hidden(a, i, first, seen);
+  hide(a, p, before);
+  memset(ds, 0, (size_t)before * a->size);
   gb_row_exp(a->lane, p, p, whole, gb_row_get(a->lane, a->lse, (b * a->heads + h) * a->tq + i), 1);
   memset(p + (size_t)seen * a->size, 0, (size_t)(n - seen) * a->size); /* which a NaN has reached, if there is one */
   if (a->dropout > 0) drop_row(a, b, h, i, first, seen, keep_factor(a), ds);
   score_gradient(a, ds, p, seen, gb_row_get(a->lane, f->shift, at));
+  if (a->dmask.data) memcpy(row_at(&a->dmask, b, h, i) + (size_t)first * a->size, ds, (size_t)n * a->size);
   if (a->dropout > 0) drop_row(a, b, h, i, first, seen, keep_factor(a), p);
   round_row(a, p, n);
   round_row(a, ds, n);
@@ -386,17 +411,18 @@ static void find_shifts(const attention *a, const backward_room *f, int64_t b, i
 }
 
 /* One block of queries of head h, against all keys: its dquery, and its part of dkey and dvalue, whose sums the first
- * block of the first head of the group that sees a key begins. */
+ * block of the first head of the group that sees a key begins; with a window they begin with zeros. */
 static void backward_block(const attention *a, const backward_room *f, const head_sums *dkey, const head_sums *dvalue,
                            int64_t b, int64_t h, int64_t key_head,
                            int64_t q) {
   int64_t rows = least(BACKWARD_Q, a->tq - q);
   head_sums dquery = sums_of(a, &a->dquery, b, h, q, a->e, f->dquery);
-  if (a->tk == 0) clear(a, &dquery, rows, a->e);
+  const int64_t begin = low_key(a, q) / TILE_K * TILE_K;
+  if (high_key(a, q + rows - 1) <= begin) clear(a, &dquery, rows, a->e);
   find_shifts(a, f, b, h, q, rows);
-  for (int64_t k = 0; k < (a->causal ? least(a->tk, q + rows) : a->tk); k += TILE_K) {
+  for (int64_t k = begin; k < high_key(a, q + rows - 1); k += TILE_K) {
     int64_t n = least(TILE_K, a->tk - k), skip = a->causal ? most(0, k - q) : 0, left = rows - skip;
-    bool first = h % (a->heads / a->key_heads) == 0 && (q == 0 || (a->causal && k >= q));
+    bool first = !a->window && h % (a->heads / a->key_heads) == 0 && (q == 0 || (a->causal && k >= q));
     char *scores = f->scores + (size_t)(skip * TILE_K) * a->size,
         *dscores = f->dscores + (size_t)(skip * TILE_K) * a->size;
     if (gb_work(left * (n + a->ev))) return;
@@ -408,7 +434,7 @@ static void backward_block(const attention *a, const backward_room *f, const hea
     for (int64_t i = skip; i < rows; i++) soften_row_backward(a, f, b, h, q + i, i, k, n);
     multiply(a, n, a->ev, left, 1, transposed(p), grad, !first, sums_at(a, dvalue, k), dvalue->ld, f->work);
     multiply(a, n, a->e, left, a->scale, transposed(ds), query, !first, sums_at(a, dkey, k), dkey->ld, f->work);
-    multiply(a, left, a->e, n, a->scale, ds, key, k > 0, sums_at(a, &dquery, skip), dquery.ld, f->work);
+    multiply(a, left, a->e, n, a->scale, ds, key, k > begin, sums_at(a, &dquery, skip), dquery.ld, f->work);
   }
   put(a, &a->dquery, b, h, q, rows, a->e, &dquery);
 }
@@ -422,7 +448,7 @@ static void backward_head(void *arg, int64_t chunk) {
   head_sums dkey = sums_of(a, &a->dkey, b, key_head, 0, a->e, f.dkey),
       dvalue = sums_of(a, &a->dvalue, b, key_head, 0, a->ev, f.dvalue);
   /* keys that no query sees */
-  if (group == 0 || a->tq == 0 || (a->causal && a->tq < a->tk))
+  if (group == 0 || a->tq == 0 || a->window || (a->causal && a->tq < a->tk))
     clear(a, &dkey, a->tk, a->e), clear(a, &dvalue, a->tk, a->ev);
   for (int64_t h = key_head * group; h < (key_head + 1) * group; h++)
     for (int64_t q = 0; q < a->tq && !gb_stop_long(a->call); q += BACKWARD_Q)
@@ -444,6 +470,10 @@ static gb_status scaled_dot_product_attention_backward(gb_op_call *call) {
   a.dquery = view_of(out->dquery);
   a.dkey = view_of(out->dkey);
   a.dvalue = view_of(out->dvalue);
+  if (out->dmask) {
+    a.dmask = view_of(out->dmask);
+    gb_clear_bytes(a.dmask.data, (size_t)out->dmask->numel * a.size);
+  }
   return run_chunks(call, &a, backward_room_of(&a, (room){ 0 }).bytes, a.batch * a.key_heads, backward_head);
 }
 

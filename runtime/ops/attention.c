@@ -29,8 +29,10 @@ static gb_status output_ordered(gb_op_call *call, int i, const gb_tensor *like, 
   return gb_call_output_strided(call, i, like->ndim, shape, strides, dtype);
 }
 
-/* query [..., heads, tq, e], key [..., key_heads, tk, e], value [..., key_heads, tk, ev] belong together. */
-static gb_status check_shapes(gb_op_call *call, const gb_tensor *query, const gb_tensor *key, const gb_tensor *value) {
+/* query [..., heads, tq, e], key [..., key_heads, tk, e], value [..., key_heads, tk, ev] belong together; grouped:
+ * there may be fewer key heads. */
+static gb_status check_shapes(gb_op_call *call, const gb_tensor *query, const gb_tensor *key, const gb_tensor *value,
+                              bool grouped) {
   char q[96], k[96], v[96];
   gb_shape_text(query->ndim, query->shape, q, sizeof q);
   gb_shape_text(key->ndim, key->shape, k, sizeof k);
@@ -48,17 +50,17 @@ static gb_status check_shapes(gb_op_call *call, const gb_tensor *query, const gb
   else if (key_heads != size_at(value, 2)) wrong = "key and value must have the same number of heads";
   else if (key_heads == 0 ? heads != 0 : heads % key_heads != 0)
     wrong = "the heads of query must be a multiple of the heads of key";
+  else if (heads != key_heads && !grouped)
+    wrong = "key and value have fewer heads than query: say enable_gqa = true if groups of heads share them";
   return wrong ? gb_call_fail(call, GB_ESHAPE, "%s (query %s, key %s, value %s)", wrong, q, k, v) : GB_OK;
 }
 
-/* mask: bool or float, and broadcasts to [batch, heads, tq, tk]. It has no gradient. */
+/* mask: bool or float, and broadcasts to [batch, heads, tq, tk]. */
 static gb_status check_mask(gb_op_call *call, const gb_tensor *mask, const gb_tensor *query, const gb_tensor *key) {
   if (!mask) return GB_OK;
   if (mask->dtype != GB_BOOL && !gb_dtype_is_float((gb_dtype)mask->dtype))
     return gb_call_fail(call, GB_EDTYPE, "mask must be bool (true: attend) or a float that is added to the scores, "
                                          "got %s", gb_dtype_name((gb_dtype)mask->dtype));
-  if (call->needs_grad && gb_tensor_in_graph(mask))
-    return gb_call_fail(call, GB_EAUTOGRAD, "mask requires a gradient, which attention does not compute; detach it");
   int64_t target[4] = { 0 }, shape[GB_MAX_NDIM];
   int ndim = query->ndim;
   memcpy(target, query->shape, (size_t)ndim * sizeof *target);
@@ -80,7 +82,8 @@ static gb_status attention_check(gb_op_call *call) {
   GB_TRY(gb_require_float(call, GB_IN_AT(scaled_dot_product_attention, query)));
   GB_TRY(gb_require_float(call, GB_IN_AT(scaled_dot_product_attention, key)));
   GB_TRY(gb_require_float(call, GB_IN_AT(scaled_dot_product_attention, value)));
-  GB_TRY(check_shapes(call, query, key, value));
+  GB_TRY(check_shapes(call, query, key, value,
+                      GB_ATTRS(call, scaled_dot_product_attention)->enable_gqa.integer != 0));
   GB_TRY(check_mask(call, in->mask, query, key));
   if (GB_ATTRS(call, scaled_dot_product_attention)->dropout_p.number > 0) gb_call_random(call);
   int64_t shape[4];
@@ -97,9 +100,14 @@ static gb_status attention_check(gb_op_call *call) {
 static gb_status attention_backward_check(gb_op_call *call) {
   const gb_in_scaled_dot_product_attention_backward *in = GB_IN(call, scaled_dot_product_attention_backward);
   const gb_tensor *of[] = { in->query, in->key, in->value };
-  GB_TRY(check_shapes(call, in->query, in->key, in->value));
+  GB_TRY(check_shapes(call, in->query, in->key, in->value, true));
   for (int i = 0; i < 3; i++) GB_TRY(output_ordered(call, i, of[i], of[i]->shape, (gb_dtype)of[i]->dtype));
-  return GB_OK;
+  if (!GB_ATTRS(call, scaled_dot_product_attention_backward)->with_mask.integer) return GB_OK;
+  int64_t shape[4];
+  memcpy(shape, in->query->shape, sizeof shape);
+  shape[in->query->ndim - 1] = size_at(in->key, 1);
+  return gb_call_output(call, GB_OUT_AT(scaled_dot_product_attention_backward, dmask), in->query->ndim, shape,
+                        in->y->dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32);
 }
 
 /* Hand a gradient over where it is needed. */
@@ -108,27 +116,30 @@ static void take(gb_tensor **to, bool need, gb_tensor *made) {
   else gb_tensor_release(made);
 }
 
-/* All three gradients come from one pass; the random numbers are those that forward drew. */
+/* All gradients come from one pass; the random numbers are those that forward drew. That of the mask is made for every
+ * score, and then summed to the mask's shape. */
 static gb_status attention_gradient(gb_grad_call *grad) {
-  if (GB_NEEDS(grad, scaled_dot_product_attention, mask))
-    return gb_fail(grad->context, GB_EAUTOGRAD,
-                 "scaled_dot_product_attention: mask requires a gradient, which attention does not compute; detach it");
   const gb_in_scaled_dot_product_attention *saved = GB_SAVED(grad, scaled_dot_product_attention);
   const gb_out_scaled_dot_product_attention *kept = GB_KEPT(grad, scaled_dot_product_attention);
   const gb_attrs_scaled_dot_product_attention *attrs = GB_ATTRS(grad, scaled_dot_product_attention);
   gb_in_scaled_dot_product_attention *to = GB_GRAD_IN(grad, scaled_dot_product_attention);
   gb_out_scaled_dot_product_attention_backward made = { 0 };
+  bool by_mask = GB_NEEDS(grad, scaled_dot_product_attention, mask);
   GB_TRY(GB_RUN(grad->context, scaled_dot_product_attention_backward, &made.dquery,
                 .grad = GB_GRAD_OUT(grad, scaled_dot_product_attention)->y,
                 .query = saved->query, .key = saved->key, .value = saved->value, .mask = saved->mask,
                 .y = kept->y, .lse = kept->lse,
                 .is_causal = attrs->is_causal, .scale = attrs->scale, .dropout_p = attrs->dropout_p,
+                .window = attrs->window, .with_mask = gb_attr_int(by_mask),
                 .seed = gb_attr_int((int64_t)grad->node->rng_seed),
                 .offset = gb_attr_int((int64_t)grad->node->rng_offset)));
   take(&to->query, GB_NEEDS(grad, scaled_dot_product_attention, query), made.dquery);
   take(&to->key, GB_NEEDS(grad, scaled_dot_product_attention, key), made.dkey);
   take(&to->value, GB_NEEDS(grad, scaled_dot_product_attention, value), made.dvalue);
-  return GB_OK;
+  if (!by_mask) return GB_OK;
+  gb_status status = gb_sum_to(grad->context, made.dmask, saved->mask->ndim, saved->mask->shape, &to->mask);
+  gb_tensor_release(made.dmask);
+  return status;
 }
 
 const gb_op_impl gb_family_attention[] = {

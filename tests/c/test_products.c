@@ -221,7 +221,7 @@ static void collect(gb_context *c, gb_dtype dtype, double *into, int count) {
   for (int i = 0; i < 4; i++) CHECK(gb_op_cast(c, wide[i], dtype, &low[i]) == GB_OK);
   gb_tensor *in[] = { low[0], low[1], low[2] }, *all[] = { low[3], low[3], low[3], NULL }, *out[GB_MAX_OUT] = { NULL },
       *y[GB_MAX_OUT] = { NULL };
-  gb_attr gelu = { .given = true, .text = "gelu" }, causal[3] = { gb_attr_int(1) };
+  gb_attr gelu = { .given = true, .text = "gelu" }, causal[GB_MAX_ATTRS] = { gb_attr_int(1) };
   CHECK(gb_apply(c, GB_OP_linear, in, 3, &gelu, out) == GB_OK);
   CHECK(gb_apply(c, GB_OP_scaled_dot_product_attention, all, 4, causal, y) == GB_OK);
   for (int i = 0; i < count / 2; i++) into[i] = result(out[0], i), into[count / 2 + i] = result(y[0], i);

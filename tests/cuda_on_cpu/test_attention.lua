@@ -18,12 +18,12 @@ for _, dtype in ipairs { "float64", "float32", "float16", "bfloat16" } do
     it("causal", function() expect_alike(dtype, attention(nil, { is_causal = true }), randn(2, 3, 17, 8),
       randn(2, 3, 17, 8), randn(2, 3, 17, 8)) end)
     it("more query heads than key heads", function()
-      expect_alike(dtype, attention(nil, { is_causal = true }), randn(2, 4, 17, 8), randn(2, 2, 17, 8),
-        randn(2, 2, 17, 8))
+      expect_alike(dtype, attention(nil, { is_causal = true, enable_gqa = true }), randn(2, 4, 17, 8),
+        randn(2, 2, 17, 8), randn(2, 2, 17, 8))
     end)
     it("dropout draws the same numbers", function()
-      expect_alike(dtype, attention(nil, { is_causal = true, dropout_p = 0.3 }), randn(2, 4, 17, 8), randn(2, 2, 17, 8),
-        randn(2, 2, 17, 8))
+      expect_alike(dtype, attention(nil, { is_causal = true, dropout_p = 0.3, enable_gqa = true }),
+        randn(2, 4, 17, 8), randn(2, 2, 17, 8), randn(2, 2, 17, 8))
     end)
     it("a mask of bools, one row without any", function()
       local mask = gb.rand(7, 9):gt(0.4)
@@ -33,6 +33,20 @@ for _, dtype in ipairs { "float64", "float32", "float16", "bfloat16" } do
     it("a mask that is added, another scale", function()
       expect_alike(dtype, attention(gb.randn(2, 1, 7, 9), { scale = 0.3 }), randn(2, 3, 7, 8), randn(2, 3, 9, 8),
         randn(2, 3, 9, 8))
+    end)
+    it("a window, causal and not", function()
+      for _, causal in ipairs { false, true } do
+        expect_alike(dtype, attention(nil, { is_causal = causal, window = 3, enable_gqa = true }), randn(2, 4, 17, 8),
+          randn(2, 2, 12, 8), randn(2, 2, 12, 8))
+      end
+    end)
+    it("a mask with a gradient, of every score and broadcast", function()
+      for _, shape in ipairs { { 2, 4, 7, 9 }, { 4, 1, 9 }, { 7, 9 } } do
+        local function biased(q, k, v, mask)
+          return F.scaled_dot_product_attention(q, k, v, mask, { window = 8, enable_gqa = true })
+        end
+        expect_alike(dtype, biased, randn(2, 4, 7, 8), randn(2, 2, 9, 8), randn(2, 2, 9, 8), randn(shape))
+      end
     end)
     it("heads that lie beside each other", function()
       local function turned(q, k, v)

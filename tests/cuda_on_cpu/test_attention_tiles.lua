@@ -10,6 +10,7 @@ local expect_alike, expect_alike_above = dofile("tests/cuda_on_cpu/alike.lua")
 local dtypes = { "float32", "float16", "bfloat16" }
 
 local function attention(options, mask)
+  options.enable_gqa = true
   return function(q, k, v) return F.scaled_dot_product_attention(q, k, v, mask and mask:to(q.device), options) end
 end
 
@@ -39,6 +40,14 @@ for _, dtype in ipairs(dtypes) do
       it("dropout over " .. tk .. " keys", function()
         expect_alike(dtype, attention { dropout_p = 0.4, is_causal = tk == 70 }, randn(1, 4, 70, 16),
           randn(1, 2, tk, 16), randn(1, 2, tk, 16))
+      end)
+    end
+    for _, window in ipairs { 1, 20, 64 } do
+      it("a window of " .. window, function()
+        for _, causal in ipairs { false, true } do
+          expect_alike_above(window == 1 and 1 or 1e-3, dtype, attention { window = window, is_causal = causal },
+            randn(1, 2, 70, 16), randn(1, 1, 90, 16), randn(1, 1, 90, 24))
+        end
       end)
     end
     it("everything is dropped", function() expect_alike(dtype, attention { dropout_p = 1 }, randn(1, 1, 5, 8),

@@ -18,6 +18,10 @@ local refused = {
   ["scaled_dot_product_attention (cross, scale)"] = "head_dim, at least 1",
     ["scaled_dot_product_attention (bool mask)"] = "head_dim, at least 1",
   ["scaled_dot_product_attention (float mask)"] = "head_dim, at least 1",
+  ["scaled_dot_product_attention (gradient of a mask)"] = "head_dim, at least 1",
+  ["scaled_dot_product_attention (gradient of a broadcast mask, causal)"] = "head_dim, at least 1",
+  ["scaled_dot_product_attention (window)"] = "head_dim, at least 1",
+  ["scaled_dot_product_attention (window, causal)"] = "head_dim, at least 1",
   take_along_dim = "out of range", ["take_along_dim (broadcast)"] = "out of range",
   slice = "out of range", -- positions 2 .. 8 of what has fewer
 }

@@ -148,6 +148,12 @@ local exceptions = {
   { "scaled_dot_product_attention (bool mask)", "inf nan huge mixed", "out",
     "what is masked has no part in the sums; PyTorch adds -inf to it" },
   { "scaled_dot_product_attention (bool mask)", "inf nan huge", "grad", "as above; PyTorch multiplies it by 0" },
+  { "scaled_dot_product_attention (window) | scaled_dot_product_attention (window, causal) | \z
+    scaled_dot_product_attention (gradient of a broadcast mask, causal)", "inf nan huge mixed", "out",
+    "what is too far or later has no part in the sums; PyTorch adds -inf to it" },
+  { "scaled_dot_product_attention (window) | scaled_dot_product_attention (window, causal) | \z
+    scaled_dot_product_attention (gradient of a broadcast mask, causal)", "inf nan huge mixed", "grad",
+    "as above; PyTorch multiplies it by 0" },
   { "scaled_dot_product_attention (cross, scale)", "nan mixed", "out", "as above" },
   { "embedding_bag (max by offsets)", "mixed", "grad", "a bag whose largest is NaN shares its gradient among none" },
   { "grid_sample (bicubic) | grid_sample (bicubic, border) | grid_sample (bicubic, reflection) | grid_sample \z

@@ -146,6 +146,13 @@ describe("blocks", function()
       expect(block(x)):to_be_close(want, 1e-6)
     end
   end)
+  it("TransformerBlock: a window is a mask of what is near, in groups of heads too", function()
+    local block, x = nn.TransformerBlock(8, 4, { window = 2, kv_heads = 2 }), gb.randn(2, 5, 8)
+    local whole = nn.TransformerBlock(8, 4, { kv_heads = 2 })
+    whole:load_state_dict(block:state_dict())
+    local i = gb.arange(5)
+    expect(block(x)):to_be_close(whole(x, (i:unsqueeze(2) - i):abs():lt(2)), 1e-6)
+  end)
   it("TransformerBlock: hooks may keep what they see", function()
     local block, kept = nn.TransformerBlock(8, 2, { is_causal = true }), {}
     for _, name in ipairs { "norm1", "attention", "mlp" } do

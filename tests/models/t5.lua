@@ -44,9 +44,7 @@ end
 -- Attention of x to memory, added: the bias or none.
 local function attend(w, name, x, memory, added)
   local q, k = by_heads(linear(w, name .. ".q", x), HEADS), by_heads(linear(w, name .. ".k", memory), HEADS)
-  local scores = q:matmul(k:transpose(3, 4))
-  if added then scores = scores + added end
-  local y = F.softmax(scores, -1):matmul(by_heads(linear(w, name .. ".v", memory), HEADS))
+  local y = F.scaled_dot_product_attention(q, k, by_heads(linear(w, name .. ".v", memory), HEADS), added, { scale = 1 })
   return linear(w, name .. ".o", common.side_by_side(y))
 end
 

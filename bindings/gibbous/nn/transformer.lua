@@ -346,6 +346,7 @@ local GroupedAttention = inner("GroupedAttention")
 function GroupedAttention:init(width, heads, o)
   local options, dim = { bias = o.bias, dtype = o.dtype }, width // heads
   self.heads, self.kv_heads, self.dropout, self.is_causal = heads, o.kv_heads or heads, o.dropout, o.is_causal
+  self.window = o.window
   self.rotary, self.interleaved, self.base, self.dim = o.rotary, o.interleaved, o.rotary_base, dim
   self.tables = setmetatable({}, {}) -- no parameters: a table with a metatable is not looked through
   self.q_proj = nn.Linear(width, width, options)
@@ -375,10 +376,8 @@ function GroupedAttention:forward(x, mask, start)
     q = F.rotary_embedding(q, cos, sin, { interleaved = self.interleaved })
     k = F.rotary_embedding(k, cos, sin, { interleaved = self.interleaved })
   end
-  local groups = self.heads // self.kv_heads
-  if groups > 1 then k, v = k:repeat_interleave(groups, 2), v:repeat_interleave(groups, 2) end
-  local y = F.scaled_dot_product_attention(q, k, v, mask,
-    { is_causal = self.is_causal, dropout_p = self.training and self.dropout or 0 })
+  local y = F.scaled_dot_product_attention(q, k, v, mask, { is_causal = self.is_causal, window = self.window,
+    dropout_p = self.training and self.dropout or 0, enable_gqa = self.kv_heads < self.heads })
   return self.o_proj(side_by_side(y))
 end
 
@@ -390,13 +389,14 @@ end
 
 local Block = layer("gb.nn.TransformerBlock(width: size, heads: size; kv_heads?: size, hidden?: size, norm_first: \z
   bool = true, norm: \"layer\"|\"rms\" = \"layer\", mlp: \"mlp\"|\"swiglu\" = \"mlp\", activation: string = \z
-  \"gelu_tanh\", is_causal: bool = false, rotary: bool = false, rotary_base: number = 10000, interleaved: bool = \z
-  false, bias: bool = true, dropout: number = 0, drop_path: number = 0, eps: number = 1e-5, norm_out: \z
-  \"float32\"|\"autocast\" = \"float32\", dtype?: dtype) -> module: Self attention over x [batch, time, width] and two \z
-  layers, each added to its input; called as module(x, mask, { start = }), mask as scaled_dot_product_attention has \z
-  it. kv_heads: keys and values are shared by groups of queries. Without them and rotary, attention is a \z
-  MultiheadAttention. hidden: 4 * width, or 8/3 of it for swiglu, if not given. drop_path: stochastic depth of both \z
-  branches. norm_out: out of the norms, as LayerNorm has it. \z
+  \"gelu_tanh\", is_causal: bool = false, window?: size, rotary: bool = false, rotary_base: number = 10000, \z
+  interleaved: bool = false, bias: bool = true, dropout: number = 0, drop_path: number = 0, eps: number = 1e-5, \z
+  norm_out: \"float32\"|\"autocast\" = \"float32\", dtype?: dtype) -> module: Self attention over x [batch, time, \z
+  width] and two layers, each added to its input; called as module(x, mask, { start = }), mask as \z
+  scaled_dot_product_attention has it. kv_heads: keys and values are shared by groups of queries. window: a query sees \z
+  the keys less than so many positions from its own. Without these and rotary, attention is a MultiheadAttention. \z
+  hidden: 4 * width, or 8/3 of it for swiglu, if not given. drop_path: stochastic depth of both branches. norm_out: \z
+  out of the norms, as LayerNorm has it. \z
   Errors: heads that do not divide the width or each other. Example: local y = gb.nn.TransformerBlock(8, 2, { norm = \z
   \"rms\", mlp = \"swiglu\", rotary = true, is_causal = true })(gb.rand(2, 5, 8))", function(self, width, heads, o)
   local kv_heads = o.kv_heads or heads
@@ -414,7 +414,7 @@ local Block = layer("gb.nn.TransformerBlock(width: size, heads: size; kv_heads?:
   end
   self.norm_first, self.dropout, self.sums = o.norm_first, o.dropout, o.norm == "layer"
   self.norm1 = norm()
-  if o.rotary or kv_heads < heads then self.attention = GroupedAttention(width, heads, o)
+  if o.rotary or o.window or kv_heads < heads then self.attention = GroupedAttention(width, heads, o)
   else
     self.attention = nn.MultiheadAttention(width, heads,
       { bias = o.bias, dropout = o.dropout, is_causal = o.is_causal, dtype = o.dtype })

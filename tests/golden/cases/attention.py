@@ -30,6 +30,30 @@ case("scaled_dot_product_attention", [rand(1, 1, 70, 8), rand(1, 1, 70, 8), rand
      [x0, x1, x2, None, {"is_causal": True}], attention(is_causal=True), growth=64, tag="causal, several tiles")
 
 
+def near(window, causal, time=None):
+    """Keys that are less than a number of positions away."""
+    i, j = torch.arange(time or 5)[:, None], torch.arange(time or 5)
+    return ((i - j).abs() < window) & (j <= i if causal else torch.ones(1, dtype=torch.bool))
+
+
+case("scaled_dot_product_attention", qkv + [rand(2, 1, 5, 5)], [x0, x1, x2, x3], attention(), growth=64,
+     tag="gradient of a mask")
+case("scaled_dot_product_attention", qkv + [rand(5)], [x0, x1, x2, x3, {"is_causal": True}],
+     lambda q, k, v, m: F.scaled_dot_product_attention(
+         q, k, v, m + torch.zeros(5, 5).masked_fill(~near(5, True), -torch.inf).to(q.dtype)),
+     growth=64, tag="gradient of a broadcast mask, causal")
+case("scaled_dot_product_attention", qkv, [x0, x1, x2, None, {"window": 2}],
+     lambda q, k, v: F.scaled_dot_product_attention(q, k, v, near(2, False)), growth=64, tag="window")
+case("scaled_dot_product_attention", qkv, [x0, x1, x2, None, {"window": 3, "is_causal": True}],
+     lambda q, k, v: F.scaled_dot_product_attention(q, k, v, near(3, True)), growth=64, tag="window, causal")
+case("scaled_dot_product_attention", [rand(1, 1, 140, 2), rand(1, 1, 140, 2), rand(1, 1, 140, 2)],
+     [x0, x1, x2, None, {"window": 20, "is_causal": True}],
+     lambda q, k, v: F.scaled_dot_product_attention(q, k, v, near(20, True, 140)), growth=64,
+     tag="window, causal, several tiles")
+case("scaled_dot_product_attention", [rand(2, 4, 5, 4), rand(2, 2, 5, 4), rand(2, 2, 5, 4)],
+     [x0, x1, x2, None, {"enable_gqa": True}], attention(enable_gqa=True), growth=64, tag="grouped")
+
+
 def rotary(interleaved):
     """Pairs of features turned by complex numbers, as the paper has it."""
     def turned(x, cos, sin):
