@@ -7,6 +7,8 @@
 
 #include "check.h"
 #include "data/loader.h"
+#include "data/readers.h"
+#include "data/transform.h"
 
 static gb_context *context;
 
@@ -100,7 +102,7 @@ static void test_orders(void) {
     { .batch_size = 7, .shuffle = true, .drop_last = true, .seed = UINT64_MAX }, { .batch_size = 50, .shuffle = true },
     { .batch_size = 7, .random_batches = 9, .seed = 5 },
   };
-  const int prefetch[] = { 1, 2, 3, 64 };
+  const struct { int prefetch, workers; } ways[] = { { 1, 0 }, { 2, 1 }, { 3, 3 }, { 64, 0 }, { 0, 2 }, { 2, 64 } };
   gb_dataset *set = numbers(50);
   for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
     gb_loader *loader = open_over(set, kinds[k]);
@@ -114,9 +116,10 @@ static void test_orders(void) {
       CHECK(expected[0] == 0 && expected[per_epoch - 1] == per_epoch - 1 && expected[per_epoch + 1] == 0);
     else
       CHECK(memcmp(expected, expected + per_epoch + 1, (size_t)per_epoch * sizeof *expected));
-    for (size_t p = 0; p < sizeof prefetch / sizeof *prefetch; p++) {
+    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
       gb_loader_options options = kinds[k];
-      options.prefetch = prefetch[p];
+      options.prefetch = ways[w].prefetch;
+      options.workers = ways[w].workers;
       loader = open_over(set, options);
       CHECK(three_epochs(loader, got) == length && !memcmp(got, expected, (size_t)length * sizeof *got));
       gb_loader_close(loader);
@@ -126,9 +129,10 @@ static void test_orders(void) {
 }
 
 /* From every position of two epochs, with a loader that is new or that was elsewhere, the rest is the same. */
-static void test_positions(int prefetch) {
+static void test_positions(int prefetch, int workers) {
   gb_dataset *set = numbers(23);
-  gb_loader_options options = { .batch_size = 4, .shuffle = true, .seed = 11, .prefetch = prefetch };
+  gb_loader_options options = { .batch_size = 4, .shuffle = true, .seed = 11, .prefetch = prefetch,
+                                .workers = workers };
   gb_loader *loader = open_over(set, options), *wanderer = open_over(set, options);
   int64_t row[8], other[8], third[8];
   int good = 0, count = 0;
@@ -175,13 +179,13 @@ static gb_status fragile_get(void *user, const int64_t *indices, int64_t n, void
 static void fragile_release(void *user) { ((fragile *)user)->released++; }
 
 /* A failure comes out as status and text, at its batch; the position stays, and trying again goes on from there. */
-static void test_failures(int prefetch) {
+static void test_failures(int prefetch, int workers) {
   fragile f = { 2, 0 };
   gb_dataset *set, table = { .count = 10, .columns = 1, .column = { { .dtype = GB_FLOAT32 } }, .get_batch = fragile_get,
                              .release = fragile_release,
                             .user = &f };
   CHECK(gb_dataset_new(context, &table, &set) == GB_OK);
-  gb_loader *loader = open_over(set, (gb_loader_options){ .batch_size = 2, .prefetch = prefetch });
+  gb_loader *loader = open_over(set, (gb_loader_options){ .batch_size = 2, .prefetch = prefetch, .workers = workers });
   gb_dataset_release(set);
   gb_tensor *t = NULL;
   int good = 0;
@@ -201,9 +205,9 @@ static void test_failures(int prefetch) {
 }
 
 /* Tensors outlive their loader, in any order; buffers are used again. */
-static void test_lives(int prefetch) {
+static void test_lives(int prefetch, int workers) {
   gb_dataset *set = numbers(4000);
-  gb_loader *loader = open_over(set, (gb_loader_options){ .batch_size = 10, .prefetch = prefetch });
+  gb_loader *loader = open_over(set, (gb_loader_options){ .batch_size = 10, .prefetch = prefetch, .workers = workers });
   gb_tensor *kept[5];
   void *seen[16];
   int places = 0;
@@ -226,7 +230,8 @@ static void test_lives(int prefetch) {
     CHECK(((int64_t *)gb_tensor_data(kept[i]))[9] == i * 10 + 9);
     gb_tensor_release(kept[i]);
   }
-  loader = open_over(set = numbers(10), (gb_loader_options){ .batch_size = 3, .prefetch = prefetch });
+  loader = open_over(set = numbers(10), (gb_loader_options){ .batch_size = 3, .prefetch = prefetch,
+                                                                  .workers = workers });
   gb_loader_close(loader); /* never asked */
   gb_dataset_release(set);
 }
@@ -239,6 +244,7 @@ static void test_options(void) {
   CHECK(options.batch_size == 32 && options.prefetch == 2 && !options.shuffle);
   const gb_loader_options bad[] = {
     { .batch_size = 0 }, { .batch_size = -1 }, { .batch_size = 1, .prefetch = -1 }, { .batch_size = 1, .prefetch = 65 },
+    { .batch_size = 1, .workers = -1 }, { .batch_size = 1, .workers = 65 },
     { .batch_size = 1, .random_batches = -1 }, { .batch_size = 1, .random_batches = 5, .shuffle = true },
         { .batch_size = 11, .drop_last = true },
     { .batch_size = INT64_MAX, .random_batches = 2 }, { .batch_size = INT64_MAX, .random_batches = 1 },
@@ -358,6 +364,109 @@ static void test_windows(void) {
 
 /* ====} */
 
+/* {==== Random samples ==== */
+
+/* A sample is what it was drawn from: seed, epoch, index. */
+static gb_status drawn_get(void *user, const gb_draw *draw, const int64_t *indices, int64_t n, void *const *out,
+                           char *error, size_t error_size) {
+  (void)user, (void)error, (void)error_size;
+  for (int64_t i = 0; i < n; i++)
+    memcpy((int64_t *)out[0] + 3 * i, (int64_t[]){ (int64_t)draw->seed, (int64_t)draw->epoch, indices[i] },
+           3 * sizeof(int64_t));
+  return GB_OK;
+}
+
+static gb_status plain_get(void *user, const int64_t *indices, int64_t n, void *const *out, char *error,
+                           size_t error_size) {
+  return drawn_get(user, &(gb_draw){ 0 }, indices, n, out, error, error_size);
+}
+
+/* Samples are drawn from the loader's seed, the epoch and their place in the whole, whoever reads them and of whatever
+ * part; one that is asked for alone from the context's random stream. */
+static void test_draws(void) {
+  gb_dataset *set, *part, *shuffled, table = { .count = 40, .columns = 1, .get_batch = plain_get,
+    .column = { { .dtype = GB_INT64, .ndim = 1, .shape = { 3 } } }, .get_drawn = drawn_get };
+  CHECK(gb_dataset_new(context, &table, &set) == GB_OK && gb_dataset_range(context, set, 10, 20, &part) == GB_OK);
+  CHECK(gb_dataset_subset(context, part, (int64_t[]){ 7, 3, 5 }, 3, &shuffled) == GB_OK);
+  for (int workers = 0; workers < 6; workers++) {
+    gb_loader *loader = open_over(shuffled, (gb_loader_options){ .batch_size = 3, .seed = 99, .workers = workers,
+                                                                 .prefetch = workers % 3 });
+    gb_tensor *t = NULL;
+    CHECK(gb_loader_set_position(loader, (gb_loader_position){ 4, 0 }) == GB_OK);
+    CHECK(gb_loader_next(loader, &t) == GB_OK && t);
+    CHECK(!memcmp(gb_tensor_data(t), (int64_t[]){ 99, 4, 17, 99, 4, 13, 99, 4, 15 }, 9 * sizeof(int64_t)));
+    gb_tensor_release(t);
+    gb_loader_close(loader);
+  }
+  gb_tensor *one, *two;
+  CHECK(gb_dataset_get(context, part, 1, &one) == GB_OK && gb_dataset_get(context, part, 1, &two) == GB_OK);
+  const int64_t *a = gb_tensor_data(one), *b = gb_tensor_data(two);
+  CHECK(a[2] == 11 && b[2] == 11 && a[0] == b[0] && a[1] + 1 == b[1]);
+  gb_tensor_release(one);
+  gb_tensor_release(two);
+  gb_dataset_release(shuffled);
+  gb_dataset_release(part);
+  gb_dataset_release(set);
+}
+
+extern const gb_reader gb_reader_images;
+
+/* Images in files, decoded and transformed by several threads, are those that one makes; a loader that is closed in the
+ * middle of its work leaves no thread and no memory. */
+static void test_images(void) {
+  const gb_augment steps[2] = { { .kind = GB_AUGMENT_ELASTIC, .p = 1, .alpha = 20, .sigma = 1 },
+                                { .kind = GB_AUGMENT_RAND_AUGMENT, .p = 1, .count = 2, .magnitude = 9 } };
+  gb_transform *parts[2], *transform;
+  for (int i = 0; i < 2; i++) CHECK(gb_transform_new(context, &steps[i], &parts[i]) == GB_OK);
+  CHECK(gb_transform_compose(context, parts, 2, &transform) == GB_OK);
+  gb_option options[] = {
+    { .name = "mode", .kind = GB_OPTION_STRING, .string = "rgb", .length = 3 },
+    { .name = "size", .kind = GB_OPTION_NUMBER, .number = 12 }, { .name = "skip_bad", .kind = GB_OPTION_BOOL },
+    { .name = "transform", .kind = GB_OPTION_TRANSFORM, .transform = transform },
+  };
+  gb_reading given = { .path = { "tests/golden/images" },
+                       .options = { .kind = GB_OPTION_LIST, .list = options, .count = 4 } };
+  gb_dataset *set = NULL;
+  gb_status status = gb_reader_images.open(context, &given, &set);
+  for (int i = 0; i < 2; i++) gb_transform_release(parts[i]);
+  gb_transform_release(transform);
+  if (status != GB_OK && strstr(gb_error(context), "this build reads no")) {
+    printf("test_loader: this build reads no images, which are not tested\n");
+    return;
+  }
+  CHECK(status == GB_OK && set->count > 30);
+  if (status != GB_OK) return;
+  enum { BYTES = 12 * 12 * 3, BATCH = 10 };
+  static unsigned char want[2][64][BYTES];
+  for (int workers = 1; workers < 8; workers += 3) {
+    gb_loader *loader = open_over(set, (gb_loader_options){ .batch_size = BATCH, .seed = 5, .shuffle = true,
+                                                            .workers = workers, .prefetch = workers / 2 });
+    int good = 0, all = 0;
+    for (int epoch = 0; epoch < 2; epoch++) {
+      gb_tensor *t;
+      int64_t at = 0;
+      for (; gb_loader_next(loader, &t) == GB_OK && t; gb_tensor_release(t)) {
+        size_t n = (size_t)gb_tensor_size(t, 0);
+        if (workers == 1) memcpy(want[epoch][at], gb_tensor_data(t), n * BYTES);
+        good += !memcmp(want[epoch][at], gb_tensor_data(t), n * BYTES);
+        at += (int64_t)n;
+        all++;
+      }
+    }
+    CHECK(good == all && all == 2 * (int)((set->count + BATCH - 1) / BATCH));
+    gb_loader_close(loader);
+    loader = open_over(set, (gb_loader_options){ .batch_size = 3, .workers = workers, .prefetch = 9 });
+    gb_tensor *t = NULL;
+    CHECK(gb_loader_next(loader, &t) == GB_OK && t);
+    gb_loader_close(loader); /* others are being made */
+    gb_tensor_release(t);
+  }
+  CHECK(memcmp(want[0], want[1], sizeof want[0]));
+  gb_dataset_release(set);
+}
+
+/* ====} */
+
 int main(void) {
   CHECK(gb_context_open(NULL, &context) == GB_OK);
   test_permutation();
@@ -368,11 +477,14 @@ int main(void) {
   test_tensors();
   test_parts();
   test_windows();
-  for (int prefetch = 0; prefetch < 4; prefetch++) {
-    test_positions(prefetch);
-    test_failures(prefetch);
-    test_lives(prefetch);
-  }
+  for (int prefetch = 0; prefetch < 4; prefetch++)
+    for (int workers = 0; workers < 5; workers += 2) {
+      test_positions(prefetch, workers);
+      test_failures(prefetch, workers);
+      test_lives(prefetch, workers);
+    }
+  test_draws();
+  test_images();
   gb_context_close(context);
   return check_report();
 }
