@@ -339,14 +339,20 @@ static gb_status do_elastic(gb_applying *a, const gb_augment *s) {
     total += kernel[k + half] = (float)exp(-0.5 * x * x);
   }
   for (int64_t k = 0; k <= 2 * half; k++) kernel[k] /= total;
-  for (int64_t i = 0; i < 2 * n; i++) field[i] = (float)(2 * draw(a) - 1);
+  for (int64_t i = 0; i < 2 * n; i++) {
+    if ((i & 0xffff) == 0) GB_TRY(poll(a));
+    field[i] = (float)(2 * draw(a) - 1);
+  }
   for (int plane = 0; plane < 2; plane++) {
     float *at = field + plane * n, scale = (float)(s->alpha / (double)(plane ? w : h));
     for (int64_t y = 0; y < h; y++) {
       if ((y & 15) == 0) GB_TRY(poll(a));
       blur_line(at + y * w, turn + y * w, w, 1, kernel, half);
     }
-    for (int64_t x = 0; x < w; x++) blur_line(turn + x, at + x, h, w, kernel, half);
+    for (int64_t x = 0; x < w; x++) {
+      if ((x & 15) == 0) GB_TRY(poll(a));
+      blur_line(turn + x, at + x, h, w, kernel, half);
+    }
     for (int64_t i = 0; i < n; i++) at[i] *= scale;
   }
   warp wp = { .move_x = field, .move_y = field + n, .bilinear = s->bilinear, .fill = (float)s->fill };
@@ -486,13 +492,15 @@ static gb_status sharpen(gb_applying *a, double factor) {
   const uint8_t *from = p->data;
   if (!made) return GB_EMEMORY;
   memcpy(made, from, (size_t)(p->height * w));
-  for (int64_t y = 1; y < p->height - 1; y++)
+  for (int64_t y = 1; y < p->height - 1; y++) {
+    if ((y & 63) == 0) GB_TRY(poll(a));
     for (int64_t x = n; x < w - n; x++) {
       const uint8_t *at = from + y * w + x;
       int sum = 4 * at[0];
       for (int row = -1; row <= 1; row++) sum += at[row * w - n] + at[row * w] + at[row * w + n];
       made[y * w + x] = blend(at[0], nearbyintf((float)sum / 13), (float)factor);
     }
+  }
   return replace(p, p->height, p->width, made);
 }
 

@@ -87,7 +87,6 @@ static void make(jpeg *j) {
   j->c.client_data = j;
   if (setjmp(j->out)) return;
   jpeg_create_decompress(&j->c);
-  jpeg_save_markers(&j->c, JPEG_APP0 + 1, 0xffff);
   j->source = (struct jpeg_source_mgr){ .init_source = source_begin, .fill_input_buffer = source_fill,
                                         .skip_input_data = source_skip, .resync_to_restart = jpeg_resync_to_restart,
                                         .term_source = source_begin };
@@ -96,10 +95,18 @@ static void make(jpeg *j) {
   j->made = true;
 }
 
-static int find_orientation(const jpeg *j) {
-  for (jpeg_saved_marker_ptr m = j->c.marker_list; m; m = m->next)
-    if (m->data_length > 6 && !memcmp(m->data, "Exif\0\0", 6))
-      return gb_exif_orientation(m->data + 6, m->data_length - 6);
+/* The orientation, from the first EXIF block before the image. Found here and not by libjpeg's saved markers, whose
+ * memory a file of nothing but markers makes ten times its size. The header was read, so lengths make sense. */
+static int find_orientation(const gb_decoding *d) {
+  enum { APP1 = 0xe1, SOS = 0xda };
+  const uint8_t *at = d->data + 2, *end = d->data + d->bytes;
+  while (end - at >= 4 && at[0] == 0xff && at[1] != SOS) {
+    if (at[1] == 0xff) { at++; continue; } /* filling */
+    size_t length = (size_t)at[2] << 8 | at[3];
+    if (length < 2 || (size_t)(end - at) < 2 + length) return 1;
+    if (at[1] == APP1 && length > 8 && !memcmp(at + 4, "Exif\0\0", 6)) return gb_exif_orientation(at + 10, length - 8);
+    at += 2 + length;
+  }
   return 1;
 }
 
@@ -149,7 +156,7 @@ static void decode(jpeg *j) {
   int channels = j->c.num_components;
   if (channels != 1 && channels != 3 && channels != 4) leave(j, GB_EFORMAT, "it has neither 1, 3 nor 4 channels");
   j->c.out_color_space = channels == 1 ? JCS_GRAYSCALE : channels == 3 ? JCS_RGB : JCS_CMYK;
-  j->d->orientation = find_orientation(j);
+  j->d->orientation = find_orientation(j->d);
   if (!gb_decoding_room(j->d, j->c.image_height, j->c.image_width, channels == 1 ? 1 : 3, 1)) longjmp(j->out, 1);
   count_memory(j);
   jpeg_start_decompress(&j->c);

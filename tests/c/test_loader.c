@@ -9,6 +9,7 @@
 #include "data/loader.h"
 #include "data/readers.h"
 #include "data/transform.h"
+#include "tensor/context.h"
 
 static gb_context *context;
 
@@ -465,6 +466,37 @@ static void test_images(void) {
   gb_dataset_release(set);
 }
 
+/* What decoders and workers take counts towards the limit on tensor bytes, and is given back. */
+static void test_image_limit(void) {
+  gb_context *small = NULL;
+  gb_context_options how;
+  gb_context_options_init(&how, sizeof how);
+  how.threads = 1;
+  how.tensor_bytes = 300000;
+  CHECK(gb_context_open(&how, &small) == GB_OK);
+  const gb_augment large = { .kind = GB_AUGMENT_RESIZE, .p = 1, .height = 400, .width = 400 }; /* 480,000 bytes */
+  gb_transform *transform;
+  CHECK(gb_transform_new(small, &large, &transform) == GB_OK);
+  gb_option options[] = {
+    { .name = "mode", .kind = GB_OPTION_STRING, .string = "rgb", .length = 3 },
+    { .name = "transform", .kind = GB_OPTION_NONE, .transform = transform },
+  };
+  gb_reading given = { .path = { "tests/golden/images" },
+                       .options = { .kind = GB_OPTION_LIST, .list = options, .count = 2 } };
+  gb_dataset *set = NULL;
+  size_t before = atomic_load(&small->budget.used);
+  gb_status status = gb_reader_images.open(small, &given, &set);
+  if (status == GB_OK) {
+    CHECK(atomic_load(&small->budget.used) > before + 1000);
+    gb_dataset_release(set);
+    options[1].kind = GB_OPTION_TRANSFORM;
+    CHECK(gb_reader_images.open(small, &given, &set) == GB_EMEMORY && strstr(gb_error(small), "out of memory"));
+  } else CHECK(strstr(gb_error(small), "this build reads no"));
+  CHECK(atomic_load(&small->budget.used) == before);
+  gb_transform_release(transform);
+  gb_context_close(small);
+}
+
 /* ====} */
 
 int main(void) {
@@ -485,6 +517,7 @@ int main(void) {
     }
   test_draws();
   test_images();
+  test_image_limit();
   gb_context_close(context);
   return check_report();
 }
