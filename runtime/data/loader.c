@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define ALIGNMENT 256
 
@@ -410,12 +411,29 @@ gb_status gb_loader_set_position(gb_loader *loader, gb_loader_position position)
   return GB_OK;
 }
 
+/* Wait until the ring holds a batch; false: the consumer is to stop, which is asked every 50 ms. The mutex is held. */
+static bool await_batch(gb_loader *loader) {
+  while (!loader->used) {
+    struct timespec until;
+    if (gb_is_stopping(loader->context)) return false;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 50000000;
+    if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+    pthread_cond_timedwait(&loader->ready, &loader->mutex, &until);
+  }
+  return true;
+}
+
 /* The batch at the consumer's position: from the ring, or made now. */
 static void fetch(gb_loader *loader, batch *b) {
   if (!loader->has_thread) start(loader);
   if (!loader->has_thread) { make_batch(loader, loader->position, b); return; }
   pthread_mutex_lock(&loader->mutex);
-  while (!loader->used) pthread_cond_wait(&loader->ready, &loader->mutex);
+  if (!await_batch(loader)) {
+    pthread_mutex_unlock(&loader->mutex);
+    *b = (batch){ .status = GB_EINTERRUPT, .error = "interrupted" };
+    return;
+  }
   *b = loader->ring[loader->first];
   loader->ring[loader->first] = (batch){ 0 };
   loader->first = (loader->first + 1) % loader->options.prefetch;

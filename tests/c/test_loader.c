@@ -1,5 +1,6 @@
 /* test_loader.c - data/loader.h and data/dataset.h: the order of batches is a function of the seed and the position
  * alone. */
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -175,6 +176,33 @@ static gb_status fragile_get(void *user, const int64_t *indices, int64_t n, void
     return GB_EIO;
   }
   return GB_OK;
+}
+
+/* A dataset that gives nothing until the gate is open. */
+static gb_status gated_get(void *user, const int64_t *indices, int64_t n, void *const *out, char *error,
+                           size_t error_size) {
+  (void)error, (void)error_size;
+  while (!atomic_load((atomic_int *)user)) sched_yield();
+  for (int64_t i = 0; i < n; i++) ((float *)out[0])[i] = (float)indices[i];
+  return GB_OK;
+}
+
+/* Who waits for a batch that is long in the making heeds an interrupt, and gets that batch when it asks again. */
+static void test_interrupted_wait(int workers) {
+  atomic_int open = 0;
+  gb_dataset *set, table = { .count = 10, .columns = 1, .column = { { .dtype = GB_FLOAT32 } }, .get_batch = gated_get,
+                             .user = &open };
+  CHECK(gb_dataset_new(context, &table, &set) == GB_OK);
+  gb_loader *loader = open_over(set, (gb_loader_options){ .batch_size = 2, .prefetch = 2, .workers = workers });
+  gb_dataset_release(set);
+  gb_tensor *t = NULL;
+  gb_interrupt(context);
+  CHECK(gb_loader_next(loader, &t) == GB_EINTERRUPT);
+  gb_interrupt_clear(context);
+  atomic_store(&open, 1);
+  CHECK(gb_loader_next(loader, &t) == GB_OK && t && ((float *)gb_tensor_data(t))[1] == 1);
+  gb_tensor_release(t);
+  gb_loader_close(loader);
 }
 
 static void fragile_release(void *user) { ((fragile *)user)->released++; }
@@ -515,6 +543,8 @@ int main(void) {
       test_failures(prefetch, workers);
       test_lives(prefetch, workers);
     }
+  test_interrupted_wait(0);
+  test_interrupted_wait(3);
   test_draws();
   test_images();
   test_image_limit();
