@@ -21,16 +21,19 @@ floor graph 'base|tensor|graph'
 floor ops 'base|tensor|graph|ops'
 floor cpu 'base|tensor|graph|ops|cpu'
 floor step 'base|tensor|graph|step'
+floor dist 'base|tensor|graph|step|dist'
 floor watch 'base|tensor|graph|ops|step|watch'
 floor io 'base|tensor|graph|io'
 floor data 'base|tensor|graph|data|io'
 rows=$(grep -nE '^#include "[a-z_]+/' cuda/*.cu cuda/*.cuh | grep -vE '#include "(cuda|base)/'); [ -z "$rows" ] || report 'kernel files know cuda/ and base/ only:' "$rows"
 rows=$(grep -nE '^#include "[a-z_]+/' cuda/*.c cuda/*.h | grep -vE '#include "(cuda|base|tensor|graph|ops)/'); [ -z "$rows" ] || report 'cuda/ may include only cuda|base|tensor|graph|ops:' "$rows"
+rows=$(grep -nE '^#include "[a-z_]+/' mpi/*.c | grep -vE '#include "dist/transport.h"'); [ -z "$rows" ] || report 'mpi/ may include only dist/transport.h:' "$rows"
+rows=$(grep -lE '#include *<mpi' runtime/*/*.[ch] runtime/*.[ch] bindings/*.[ch] repl/*.[ch] cuda/*); [ -z "$rows" ] || report 'MPI headers outside mpi/:' "$rows"
 rows=$(grep -lE '#include *<(cuda|cudnn|cublas)' runtime/*/*.[ch] runtime/*.[ch] bindings/*.[ch] repl/*.[ch]); [ -z "$rows" ] || report 'CUDA headers outside cuda/:' "$rows"
 
 rows=$(find_in '#include *[<"](lua|lauxlib|lualib)\.h' runtime/*/*.[ch] runtime/*.[ch]); [ -z "$rows" ] || report 'Lua below the bindings:' "$rows"
 rows=$(find_in '#include *[<"](cblas|dnnl)' runtime/[!c]*/*.[ch] bindings/*.[ch] repl/*.[ch]); [ -z "$rows" ] || report 'BLAS or oneDNN outside runtime/cpu:' "$rows"
-rows=$(find_in '(^|[^_a-z.>])(exit|abort|_Exit|quick_exit|assert)\(' runtime/*/*.[ch] runtime/*.[ch] bindings/*.[ch] cuda/*); [ -z "$rows" ] || report 'calls that would kill a host:' "$rows"
+rows=$(find_in '(^|[^_a-z.>])(exit|abort|_Exit|quick_exit|assert)\(' runtime/*/*.[ch] runtime/*.[ch] bindings/*.[ch] cuda/* mpi/*.c); [ -z "$rows" ] || report 'calls that would kill a host:' "$rows"
 # Arguments of an op have names (graph/ops.h, cuda/call.h): a row that is reordered changes no kernel. Dispatch serves
 # every row; the first input, which an op in place writes, has no one name there.
 numbered='\b(call|grad|c|r|node|job)->(in|out|attrs|saved|need|original|want)\[[0-9]|GB_SAVED_OUT\([^,()]+, *[0-9]'

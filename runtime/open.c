@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cpu/cpu.h"
+#include "dist/room.h"
 #include "ops/families.h"
 #include "step/room.h"
 #include "tensor/context.h"
@@ -24,11 +25,13 @@ static gb_status open_rooms(gb_context *context) {
   };
   GB_TRY(gb_graph_open(context, families));
   GB_TRY(gb_step_open(context));
+  GB_TRY(gb_dist_open(context));
   return gb_watch_open(context);
 }
 
 static void close_rooms(gb_context *context) {
   gb_watch_close(context);
+  gb_dist_close(context);
   gb_step_close(context);
   gb_graph_close(context);
 }

@@ -1,7 +1,7 @@
 /* plugin.c - opens backends at run time: shared libraries that export gb_backend_open (tensor/backend.h). The CUDA
- * backend is looked for when somebody asks for its device: in the folders that the context was opened with, beside the
- * executable, and in lib/gibbous of the tree that the executable or the library was installed in, wherever that tree
- * was moved to. */
+ * backend is looked for when somebody asks for its device, that of MPI when a job of processes is joined: in the
+ * folders that the context was opened with, beside the executable, and in lib/gibbous of the tree that the executable or
+ * the library was installed in, wherever that tree was moved to. */
 #define _GNU_SOURCE /* dladdr */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -97,52 +97,52 @@ gb_status gb_context_open_device(gb_context *context, gb_device device) {
   return status;
 }
 
-/* {==== Looking for the CUDA backend ==== */
+/* {==== Looking for a plugin ==== */
 
-/* "folder/gibbous_cuda.so" if it is there. */
-static bool is_in(const char *folder, size_t length, char *path, size_t size) {
-  int used = snprintf(path, size, "%.*s/%s", (int)length, folder, CUDA_PLUGIN);
+/* "folder/name" if it is there. */
+static bool is_in(const char *folder, size_t length, const char *name, char *path, size_t size) {
+  int used = snprintf(path, size, "%.*s/%s", (int)length, folder, name);
   return length > 0 && used > 0 && (size_t)used < size && access(path, R_OK) == 0;
 }
 
 /* In one of the folders that `steps` (a list that ends with NULL) lead to from the folder of `file`, a full path. */
-static bool is_near(const char *file, const char *const *steps, char *path, size_t size) {
+static bool is_near(const char *file, const char *const *steps, const char *name, char *path, size_t size) {
   char folder[4096];
   const char *slash = strrchr(file, '/');
   if (*file != '/') return false;
   for (; *steps; steps++) {
     int used = snprintf(folder, sizeof folder, "%.*s%s", (int)(slash - file), file, *steps);
-    if (used > 0 && (size_t)used < sizeof folder && is_in(folder, (size_t)used, path, size)) return true;
+    if (used > 0 && (size_t)used < sizeof folder && is_in(folder, (size_t)used, name, path, size)) return true;
   }
   return false;
 }
 
 /* Beside the executable, and in lib/gibbous of the tree that it was installed in. */
-static bool is_near_executable(char *path, size_t size) {
+static bool is_near_executable(const char *name, char *path, size_t size) {
   static const char *const steps[] = { "", "/../lib/gibbous", NULL };
   char self[4096];
   ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
   if (length <= 0) return false;
   self[length] = 0;
-  return is_near(self, steps, path, size);
+  return is_near(self, steps, name, path, size);
 }
 
 /* The same for an engine inside a shared library: lib/libgibbous.so, with or without a folder for the architecture, or
  * lib/lua/5.4/gibbous.so. */
-static bool is_near_library(char *path, size_t size) {
+static bool is_near_library(const char *name, char *path, size_t size) {
   static const char *const steps[] = { "/gibbous", "/../gibbous", "/../../gibbous", NULL };
   static const char here = 0; /* an address of ours */
   Dl_info library;
-  return dladdr(&here, &library) && library.dli_fname && is_near(library.dli_fname, steps, path, size);
+  return dladdr(&here, &library) && library.dli_fname && is_near(library.dli_fname, steps, name, path, size);
 }
 
-static bool find_cuda(const gb_context *context, char *path, size_t size) {
+bool gb_plugin_find(const gb_context *context, const char *name, char *path, size_t size) {
   for (const char *at = context->plugin_folders; at && *at;) {
     size_t length = strcspn(at, ":");
-    if (is_in(at, length, path, size)) return true;
+    if (is_in(at, length, name, path, size)) return true;
     at += length + (at[length] == ':');
   }
-  return is_near_executable(path, size) || is_near_library(path, size);
+  return is_near_executable(name, path, size) || is_near_library(name, path, size);
 }
 
 /* Open the CUDA backend, or keep the reason why not. The failure is not an error of the caller. */
@@ -153,7 +153,7 @@ static void open_cuda(gb_context *context) {
   memcpy(before_op, context->error_op, sizeof before_op);
   const char *op = context->op;
   context->op = NULL;
-  if (!find_cuda(context, path, sizeof path))
+  if (!gb_plugin_find(context, CUDA_PLUGIN, path, sizeof path))
     context->no_cuda = strdup("the CUDA backend (" CUDA_PLUGIN ") is not installed");
   else {
     gb_status status = gb_context_load_backend(context, path);

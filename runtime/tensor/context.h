@@ -19,6 +19,7 @@ struct gb_tensor;
 struct gb_graph_room;
 struct gb_step_room;
 struct gb_watch_room;
+struct gb_dist_room;
 
 /* A pool that served while a graph was captured: what lies there keeps its address for every replay, and none of it
  * goes back while the graph lives (gb_pool_keep), since memory that no tensor holds any more is used by replays too. */
@@ -96,6 +97,7 @@ struct gb_context {
   struct gb_graph_room *graph;
   struct gb_step_room *step;
   struct gb_watch_room *watch;
+  struct gb_dist_room *dist;
   void (*close_rooms)(gb_context *context);
 
   gb_file_policy files;                    /* obeyed by io/path.h; the descriptor belongs to the context */
@@ -155,6 +157,8 @@ static inline gb_pool *gb_context_pool(const gb_context *context,
 /* Is there a device of the type? The CUDA backend is opened when this is asked first. false: *why says what is
  * missing. */
 bool gb_context_has_device(gb_context *context, int type, const char **why);
+/* The path of a plugin of that name, where one is: plugin.c says in which folders. */
+bool gb_plugin_find(const gb_context *context, const char *name, char *path, size_t size);
 /* Open one more device of the CUDA backend, where it is not open; an error says how many there are. */
 gb_status gb_context_open_device(gb_context *context, gb_device device);
 /* A range in a profiler's timeline begins or ends; costs a branch where nobody looks on. */

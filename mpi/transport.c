@@ -1,0 +1,147 @@
+/* transport.c - the transport between processes, by MPI: a plugin that the engine opens where a job has many of them.
+ *
+ * It uses point-to-point messages alone, on a communicator of its own. It links to nothing of the engine's. A process
+ * can start MPI once and end it once: who joins again, after leaving, is told so. */
+#include <mpi.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "dist/transport.h"
+
+/* MPI counts in int: longer messages go in pieces, in order. */
+#define PIECE ((size_t)1 << 30)
+
+typedef struct message { bool sends; size_t bytes, length; int count, done; MPI_Request requests[]; } message;
+
+/* The text of an MPI error. */
+static gb_status fail(gb_transport *t, int code) {
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) length = 0;
+  snprintf(t->error, sizeof t->error, "MPI: %.*s", length < 200 ? length : 200, text);
+  return GB_EIO;
+}
+
+static gb_status post(gb_transport *t, bool sends, int peer, int tag, void *data, size_t bytes, void **out) {
+  MPI_Comm *comm = t->state;
+  int count = (int)(bytes / PIECE) + 1;
+  message *m = malloc(sizeof *m + (size_t)count * sizeof *m->requests);
+  if (!m) {
+    snprintf(t->error, sizeof t->error, "out of memory for a message");
+    return GB_EMEMORY;
+  }
+  *m = (message){ .sends = sends, .bytes = bytes };
+  for (; m->count < count; m->count++) {
+    size_t first = (size_t)m->count * PIECE, size = bytes - first < PIECE ? bytes - first : PIECE;
+    char *place = (char *)data + (bytes ? first : 0);
+    MPI_Request *request = &m->requests[m->count];
+    int code = sends ? MPI_Isend(place, (int)size, MPI_BYTE, peer, tag, *comm, request)
+                     : MPI_Irecv(place, (int)size, MPI_BYTE, peer, tag, *comm, request);
+    if (code == MPI_SUCCESS) continue;
+    if (m->count == 0) free(m); /* else pieces are under way that would write into it */
+    return fail(t, code);
+  }
+  *out = m;
+  return GB_OK;
+}
+
+static gb_status test(gb_transport *t, void *which, size_t *bytes, bool *done) {
+  message *m = which;
+  *done = false;
+  while (m->done < m->count) {
+    int flag = 0, length = 0;
+    MPI_Status status;
+    int code = MPI_Test(&m->requests[m->done], &flag, &status);
+    if (code == MPI_SUCCESS && flag && !m->sends) code = MPI_Get_count(&status, MPI_BYTE, &length);
+    if (code != MPI_SUCCESS) return fail(t, code);
+    if (!flag) return GB_OK;
+    m->length += (size_t)length;
+    m->done++;
+  }
+  *bytes = m->sends ? m->bytes : m->length;
+  *done = true;
+  free(m);
+  return GB_OK;
+}
+
+/* What was to be received is taken back; what is being sent goes on, from memory that stays. */
+static void drop(gb_transport *t, void *which) {
+  message *m = which;
+  (void)t;
+  for (int i = m->done; i < m->count; i++) {
+    if (!m->sends) MPI_Cancel(&m->requests[i]);
+    MPI_Request_free(&m->requests[i]);
+  }
+  free(m);
+}
+
+/* Every rank has come to its end: MPI_Finalize waits for them without looking on, this does not. */
+static void meet(MPI_Comm comm) {
+  MPI_Request request;
+  int flag = 0;
+  if (MPI_Ibarrier(comm, &request) != MPI_SUCCESS) return;
+  while (MPI_Test(&request, &flag, MPI_STATUS_IGNORE) == MPI_SUCCESS && !flag)
+    nanosleep(&(struct timespec){ 0, 200000 }, NULL);
+}
+
+/* Without a clean end MPI is not finalised, which would wait for processes that may wait for this one: mpirun sees it
+ * end, and ends the others. */
+static void close_all(gb_transport *t, bool clean) {
+  MPI_Comm *comm = t->state;
+  if (clean) {
+    meet(*comm);
+    MPI_Comm_free(comm);
+    MPI_Finalize();
+  }
+  free(comm);
+}
+
+/* Start MPI, unless the host has. The rest of the process goes on making its calls from one thread at a time. */
+static gb_status start(gb_transport *out) {
+  int ready = 0, over = 0, level = 0;
+  MPI_Finalized(&over);
+  if (over) {
+    snprintf(out->error, sizeof out->error, "MPI was finalised in this process, and cannot be started again; call "
+                                            "gb.dist.finalize() once, at the end");
+    return GB_ESTATE;
+  }
+  MPI_Initialized(&ready);
+  if (ready) return GB_OK;
+  int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
+  return code == MPI_SUCCESS ? GB_OK : fail(out, code);
+}
+
+/* How many ranks of this machine come before this one. */
+static int find_local_rank(MPI_Comm comm) {
+  MPI_Comm near;
+  int rank = -1;
+  if (MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &near) != MPI_SUCCESS) return -1;
+  MPI_Comm_rank(near, &rank);
+  MPI_Comm_free(&near);
+  return rank;
+}
+
+__attribute__((visibility("default"))) gb_status gb_transport_open(uint32_t abi, gb_transport *out);
+gb_status gb_transport_open(uint32_t abi, gb_transport *out) {
+  *out = (gb_transport){ .name = "mpi", .lingers = true, .post = post, .test = test, .drop = drop,
+                         .close = close_all };
+  if (abi != GB_TRANSPORT_ABI) {
+    snprintf(out->error, sizeof out->error, "it was built for another version of the engine; build both together");
+    return GB_EDEVICE;
+  }
+  gb_status status = start(out);
+  if (status != GB_OK) return status;
+  MPI_Comm *comm = malloc(sizeof *comm);
+  if (!comm) return snprintf(out->error, sizeof out->error, "out of memory"), GB_EMEMORY;
+  int code = MPI_Comm_dup(MPI_COMM_WORLD, comm);
+  if (code == MPI_SUCCESS) code = MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN);
+  if (code != MPI_SUCCESS) return free(comm), fail(out, code);
+  MPI_Comm_rank(*comm, &out->rank);
+  MPI_Comm_size(*comm, &out->size);
+  out->local_rank = find_local_rank(*comm);
+  out->state = comm;
+  return GB_OK;
+}

@@ -1,0 +1,34 @@
+/* transport.h - how the processes of a job send each other bytes: the table that a transport fills.
+ *
+ * There are two: MPI, in a plugin that is opened at run time (mpi/transport.c), and an in-process stand-in whose ranks
+ * are threads (local.h), for tests. Messages go from one rank to another and nothing else: every sum is ours, in a
+ * fixed order (tree.h). Messages of one tag between two ranks arrive in the order in which they were sent. Calls of one
+ * transport come from one thread at a time. */
+#ifndef GB_DIST_TRANSPORT_H
+#define GB_DIST_TRANSPORT_H
+
+#include "gibbous.h"
+
+typedef struct gb_transport gb_transport;
+struct gb_transport {
+  const char *name;                   /* "mpi" */
+  int rank, size;
+  int local_rank;                     /* among those of this machine; -1: the transport does not know */
+  bool lingers;                       /* dropped messages may reach their memory even after an unclean close */
+  void *state;
+  /* Begin to send or to receive; *message stands for it until test says that it is done, or drop. The memory must stay
+   * until then, and after a drop until the transport has closed. A message longer than `bytes` is an error. */
+  gb_status (*post)(gb_transport *t, bool sends, int peer, int tag, void *data, size_t bytes, void **message);
+  /* Is it done? Then *bytes is its length. This is also where messages under way make progress. */
+  gb_status (*test)(gb_transport *t, void *message, size_t *bytes, bool *done);
+  void (*drop)(gb_transport *t, void *message);
+  /* May wait for the other ranks where the end is clean; otherwise nobody is waited for. */
+  void (*close)(gb_transport *t, bool clean);
+  char error[256];                    /* of what failed last */
+};
+
+/* What a plugin exports as gb_transport_open. It fills *out; on failure out->error says why. */
+#define GB_TRANSPORT_ABI 1u
+typedef gb_status (*gb_transport_open_fn)(uint32_t abi, gb_transport *out);
+
+#endif

@@ -1,0 +1,52 @@
+/* tree.h - sums over the leaves of a fixed balanced tree, whose bits do not depend on who owns which leaf.
+ *
+ * The leaves 0 .. n-1 stand in a row. Node i of level k is the sum of the leaves from i * 2^k on, 2^k of them or as
+ * many as there are: its left child plus its right child, in this order, without fused multiplications. The ranks own
+ * runs of leaves, in order. So one process that owns all, and eight that own one each, add the same pairs of numbers.
+ * Processes exchange nothing but sums of nodes: by recursive halving with the nearest partner first, and doubling back,
+ * where each rank owns one node of one level; else up the tree to rank 0, and back by a broadcast. */
+#ifndef GB_DIST_TREE_H
+#define GB_DIST_TREE_H
+
+#include "dist/comm.h"
+
+typedef enum gb_reduction { GB_REDUCE_SUM, GB_REDUCE_MAX, GB_REDUCE_OR } gb_reduction;
+
+/* Numbers of one kind that are reduced together. GB_FLOAT32, GB_FLOAT64 or GB_INT64. A maximum is NaN where a number
+ * is; OR is of int64 alone. */
+typedef struct gb_lane { gb_dtype dtype; gb_reduction reduction; int64_t count; } gb_lane;
+static inline size_t gb_lane_bytes(const gb_lane *lane) { return (size_t)lane->count * gb_dtype_bytes(lane->dtype); }
+
+/* left = left with right, of `count` numbers. */
+void gb_reduce_into(const gb_lane *lane, void *left, const void *right, int64_t count);
+
+/* The nodes that one rank holds so far, from the left, each in memory of its own. */
+enum { GB_TREE_NODES = 64 };
+typedef struct gb_tree_node { int level; int64_t index; void *data; } gb_tree_node;
+typedef struct gb_tree {
+  gb_comm *comm;                      /* NULL: one process */
+  gb_lane lane;
+  int64_t leaves;
+  int count, spares;
+  gb_tree_node nodes[GB_TREE_NODES];
+  void *spare[GB_TREE_NODES];         /* memory for one lane each */
+} gb_tree;
+
+/* The first leaf of a rank; that of the rank past the last is `leaves`. */
+static inline int64_t gb_tree_first(int64_t leaves, int size, int rank) { return leaves * rank / size; }
+
+void gb_tree_begin(gb_tree *tree, gb_comm *comm, const gb_lane *lane, int64_t leaves);
+/* Memory for a leaf, to be filled and given to gb_tree_add; NULL: none, text set in the context. */
+void *gb_tree_leaf(gb_tree *tree, gb_context *context);
+/* Add the next leaf of this rank, in order: nodes whose both children are there are summed at once. */
+void gb_tree_add(gb_tree *tree, int64_t leaf, void *data);
+/* Every rank has added its leaves, at least one each: *sum is the root, the same on all; it belongs to the tree. */
+gb_status gb_tree_finish(gb_tree *tree, void **sum);
+void gb_tree_free(gb_tree *tree);
+
+/* Each rank is a leaf: data becomes the sum, in place. */
+gb_status gb_comm_all_reduce(gb_comm *comm, const gb_lane *lane, void *data);
+/* As many equal parts as ranks: part r of the sum comes to rank r, into out. data is lost. */
+gb_status gb_comm_reduce_scatter(gb_comm *comm, const gb_lane *lane, void *data, void *out);
+
+#endif

@@ -1,0 +1,229 @@
+/* test_dist.c - jobs of 1 to 8 ranks, as threads: messages, waiting, and sums by the fixed tree, which are compared bit
+ * for bit with the same tree on one process. Meant for the thread sanitizer too. */
+#include "ranks.h"
+
+#include "dist/tree.h"
+
+#define EXPECT(job, expression)                                                          \
+  do {                                                                                   \
+    if (expression) break;                                                               \
+    (job)->bad++;                                                                        \
+    fprintf(stderr, "%s:%d: rank %d failed: %s\n", __FILE__, __LINE__, (job)->rank, #expression); \
+  } while (0)
+
+static gb_context *contexts[RANKS_MOST];
+
+/* {==== Sums ==== */
+
+typedef struct sum_case { uint64_t key; int64_t leaves; gb_lane lane; } sum_case;
+
+/* Numbers of very different sizes, so that every other order of additions gives other bits. */
+static double element(const sum_case *c, int64_t leaf, int64_t i) {
+  double x = noise(c->key * 1000 + (uint64_t)leaf, i);
+  return c->lane.dtype == GB_INT64 ? x * 0x1p62 : ldexp(x, (int)(noise(c->key + 7, leaf * 131 + i) * 20));
+}
+
+static void fill_leaf(const sum_case *c, int64_t leaf, void *data) {
+  for (int64_t i = 0; i < c->lane.count; i++)
+    if (c->lane.dtype == GB_FLOAT32) ((float *)data)[i] = (float)element(c, leaf, i);
+    else if (c->lane.dtype == GB_FLOAT64) ((double *)data)[i] = element(c, leaf, i);
+    else ((int64_t *)data)[i] = (int64_t)element(c, leaf, i);
+}
+
+/* The definition, by recursion: the node over leaves first .. first + 2^level - 1. */
+static void serial(const sum_case *c, int level, int64_t first, void *out) {
+  if (level == 0) { fill_leaf(c, first, out); return; }
+  int64_t half = (int64_t)1 << (level - 1);
+  serial(c, level - 1, first, out);
+  if (first + half >= c->leaves) return;
+  void *right = malloc(gb_lane_bytes(&c->lane) + 1);
+  serial(c, level - 1, first + half, right);
+  gb_reduce_into(&c->lane, out, right, c->lane.count);
+  free(right);
+}
+
+static void *expected_sum(const sum_case *c) {
+  int level = 0;
+  while ((int64_t)1 << level < c->leaves) level++;
+  void *out = malloc(gb_lane_bytes(&c->lane) + 1);
+  serial(c, level, 0, out);
+  return out;
+}
+
+/* The tree over leaves that ranks own in runs. */
+static void sum_leaves(rank_job *job) {
+  const sum_case *c = job->what;
+  gb_tree tree;
+  void *sum = NULL, *want = expected_sum(c);
+  gb_tree_begin(&tree, job->comm, &c->lane, c->leaves);
+  int64_t end = gb_tree_first(c->leaves, job->size, job->rank + 1);
+  for (int64_t leaf = gb_tree_first(c->leaves, job->size, job->rank); leaf < end; leaf++) {
+    void *data = gb_tree_leaf(&tree, job->context);
+    fill_leaf(c, leaf, data);
+    gb_tree_add(&tree, leaf, data);
+  }
+  EXPECT(job, gb_tree_finish(&tree, &sum) == GB_OK && !memcmp(sum, want, gb_lane_bytes(&c->lane)));
+  gb_tree_free(&tree);
+  free(want);
+}
+
+/* The same where each rank is a leaf: everything, and each rank's part. */
+static void sum_ranks(rank_job *job) {
+  sum_case c = *(const sum_case *)job->what;
+  c.leaves = job->size;
+  c.lane.count -= c.lane.count % job->size;
+  size_t bytes = gb_lane_bytes(&c.lane), part = bytes / (size_t)job->size;
+  char *want = expected_sum(&c), *data = malloc(bytes + 1), *out = malloc(part + 1);
+  fill_leaf(&c, job->rank, data);
+  EXPECT(job, gb_comm_all_reduce(job->comm, &c.lane, data) == GB_OK && !memcmp(data, want, bytes));
+  fill_leaf(&c, job->rank, data);
+  EXPECT(job, gb_comm_reduce_scatter(job->comm, &c.lane, data, out) == GB_OK);
+  EXPECT(job, !memcmp(out, want + (size_t)job->rank * part, part));
+  free(want), free(data), free(out);
+}
+
+/* One of so many, by chance. */
+static int64_t pick(uint64_t key, int64_t i, int64_t most) { return (int64_t)((noise(key, i) + 1) / 2 * (double)most); }
+
+static void test_sums(int cases) {
+  static const gb_dtype dtypes[] = { GB_FLOAT32, GB_FLOAT64, GB_INT64 };
+  int good = 0;
+  for (int i = 0; i < cases; i++) {
+    sum_case c = { .key = (uint64_t)i + 1 };
+    int size = 1 + (int)pick(1, i, RANKS_MOST);
+    c.leaves = i % 2 ? (int64_t)8 << pick(2, i, 4) : size + pick(2, i, 40);
+    int kind = (int)pick(3, i, 3);
+    c.lane = (gb_lane){ dtypes[kind], pick(4, i, 4) ? GB_REDUCE_SUM : kind == 2 ? GB_REDUCE_OR : GB_REDUCE_MAX,
+                        pick(5, i, i % 50 ? 70 : 20000) };
+    int bad = run_ranks(contexts, size, 60, sum_leaves, &c) + run_ranks(contexts, size, 60, sum_ranks, &c);
+    if (bad) fprintf(stderr, "case %d: %d ranks, %lld leaves, %lld of %s\n", i, size, (long long)c.leaves,
+                     (long long)c.lane.count, gb_dtype_name(c.lane.dtype));
+    good += !bad;
+  }
+  CHECK(good == cases);
+}
+
+/* A NaN stays one, whichever side it is on. */
+static void test_maximum(void) {
+  float left[] = { 1, NAN, 1, -0.0f }, right[] = { NAN, 1, 2, -INFINITY };
+  gb_reduce_into(&(gb_lane){ GB_FLOAT32, GB_REDUCE_MAX, 4 }, left, right, 4);
+  CHECK(isnan(left[0]) && isnan(left[1]) && left[2] == 2 && left[3] == 0);
+}
+
+/* ====} */
+
+/* {==== Messages ==== */
+
+static void exchange(rank_job *job) {
+  int64_t mine[3] = { job->rank, 7, 1000 + job->rank }, all[3 * RANKS_MOST];
+  for (int turn = 0; turn < 20; turn++) EXPECT(job, gb_comm_barrier(job->comm) == GB_OK);
+  EXPECT(job, gb_comm_gather(job->comm, mine, sizeof mine, all) == GB_OK);
+  for (int r = 0; r < job->size; r++) EXPECT(job, all[3 * r] == r && all[3 * r + 2] == 1000 + r);
+  for (int source = 0; source < job->size; source++) {
+    double value = job->rank == source ? source + 0.5 : -1;
+    EXPECT(job, gb_comm_broadcast(job->comm, source, &value, sizeof value) == GB_OK && value == source + 0.5);
+  }
+}
+
+static void test_messages(void) {
+  for (int size = 1; size <= RANKS_MOST; size++) CHECK(run_ranks(contexts, size, 60, exchange, NULL) == 0);
+}
+
+/* ====} */
+
+/* {==== Faults ==== */
+
+/* Rank 0 waits for rank 1, which makes another call. */
+static void stall(rank_job *job) {
+  char data[8] = { 0 };
+  gb_status status = gb_comm_begin(job->comm, "dist.recv");
+  if (job->rank == 1) return;
+  job->comm->step = 17;
+  status = gb_comm_end(job->comm, gb_comm_transfer(job->comm, GB_TAG_USER, false, 1, data, sizeof data));
+  EXPECT(job, status == GB_EIO);
+  EXPECT(job, strstr(gb_error(job->context), "dist.recv: rank 0 waited 0.2 s for rank 1 at step 17"));
+  EXPECT(job, gb_comm_begin(job->comm, "dist.barrier") == GB_ESTATE);
+  EXPECT(job, strstr(gb_error(job->context), "dist.barrier: an earlier exchange"));
+}
+
+/* Rank 1 is gone before it sent anything. */
+static void leave(rank_job *job) {
+  char data[8] = { 0 };
+  job->clean = false;
+  if (job->rank == 1) return;
+  EXPECT(job, gb_comm_transfer(job->comm, GB_TAG_USER, false, 1, data, sizeof data) == GB_EIO);
+  EXPECT(job, strstr(gb_error(job->context), "receiving from rank 1 failed at step 0 on rank 0: rank 1 is gone"));
+}
+
+/* Two ranks with tensors of different sizes. */
+static void disagree(rank_job *job) {
+  float data[8] = { 0 };
+  gb_lane lane = { GB_FLOAT32, GB_REDUCE_SUM, job->rank ? 8 : 4 };
+  gb_status status = gb_comm_all_reduce(job->comm, &lane, data);
+  EXPECT(job, status == GB_EIO && strstr(gb_error(job->context), "bytes"));
+}
+
+/* An interrupt ends a wait. */
+static void interrupted(rank_job *job) {
+  char data[8];
+  if (job->rank == 1) return;
+  gb_interrupt(job->context);
+  EXPECT(job, gb_comm_transfer(job->comm, GB_TAG_USER, false, 1, data, sizeof data) == GB_EINTERRUPT);
+  gb_interrupt_clear(job->context);
+}
+
+static void test_faults(void) {
+  CHECK(run_ranks(contexts, 2, 0.2, stall, NULL) == 0);
+  CHECK(run_ranks(contexts, 2, 60, leave, NULL) == 0);
+  CHECK(run_ranks(contexts, 2, 2, disagree, NULL) == 0);
+  CHECK(run_ranks(contexts, 2, 60, interrupted, NULL) == 0);
+}
+
+/* ====} */
+
+/* {==== How a job is started ==== */
+
+/* What joining says in an environment. */
+static void refused(const char *const *variables, gb_launch launch, const char *text) {
+  for (int i = 0; variables[i]; i += 2) setenv(variables[i], variables[i + 1], 1);
+  launch.timeout = 1;
+  gb_status status = gb_dist_init(contexts[0], &launch);
+  if (status == GB_OK || !strstr(gb_error(contexts[0]), text)) fprintf(stderr, "%s\n", gb_error(contexts[0]));
+  CHECK(status != GB_OK && strstr(gb_error(contexts[0]), text));
+  for (int i = 0; variables[i]; i += 2) unsetenv(variables[i]);
+}
+
+static void test_launch(void) {
+  static const char *const variables[] = { "RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK",
+                                           "SLURM_PROCID", "SLURM_NTASKS" };
+  for (int i = 0; i < 6; i++) unsetenv(variables[i]);
+  const gb_launch none = { -1, -1, -1, 1 };
+  refused((const char *const[]){ "RANK", "0", "WORLD_SIZE", "4", NULL }, none,
+          "torchrun's, which is for GPUs and NCCL");
+  refused((const char *const[]){ "OMPI_COMM_WORLD_RANK", "x", NULL }, none, "OMPI_COMM_WORLD_RANK=x");
+  refused((const char *const[]){ "SLURM_PROCID", "4", "SLURM_NTASKS", "4", NULL }, none, "rank 4 of 4");
+  refused((const char *const[]){ NULL }, (gb_launch){ 0, -1, -1, 1 }, "rank and world_size go together");
+  refused((const char *const[]){ NULL }, (gb_launch){ 3, 2, -1, 1 }, "rank 3 of 2");
+  CHECK(gb_dist_init(contexts[0], &none) == GB_OK && gb_dist_comm(contexts[0])->size == 1);
+  CHECK(gb_dist_init(contexts[0], &none) == GB_ESTATE);
+  CHECK(gb_comm_barrier(gb_dist_comm(contexts[0])) == GB_OK);
+  gb_dist_finalize(contexts[0], true);
+  setenv("WORLD_SIZE", "1", 1), setenv("RANK", "0", 1); /* a job of one, by whomever */
+  CHECK(gb_dist_init(contexts[0], &none) == GB_OK);
+  unsetenv("WORLD_SIZE"), unsetenv("RANK");
+  gb_dist_finalize(contexts[0], true);
+}
+
+/* ====} */
+
+int main(int argc, char **argv) {
+  for (int i = 0; i < RANKS_MOST; i++) contexts[i] = open_context(1, "baseline");
+  CHECK(contexts[RANKS_MOST - 1] != NULL);
+  test_launch();
+  test_messages();
+  test_maximum();
+  test_sums(argc > 1 ? atoi(argv[1]) : 1000);
+  test_faults();
+  for (int i = 0; i < RANKS_MOST; i++) gb_context_close(contexts[i]);
+  return check_report();
+}
