@@ -6,6 +6,7 @@
 #include "watch/audit.h"
 #include "watch/profile.h"
 #include "base/stack.h"
+#include "dist/room.h"
 #include "binding.h"
 #include "reader.h"
 
@@ -86,6 +87,7 @@ static int owner_gc(lua_State *L) {
     context->reclaim = NULL;
     context->reclaim_user = NULL;
     context->where = NULL;
+    gb_dist_finalize(context, true);
     gb_set_num_threads(context, 1); /* tensors that a host holds keep the context, not its threads */
     gb_context_close(context);
   }

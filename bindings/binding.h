@@ -298,6 +298,7 @@ void gbl_open_data(lua_State *L);      /* data.c */
 void gbl_open_images(lua_State *L);    /* images.c */
 void gbl_open_samples(lua_State *L);   /* samples.c: what the Lua half of gb.data asks, and NumPy's files */
 void gbl_open_io(lua_State *L);        /* io.c */
+void gbl_open_dist(lua_State *L);      /* dist.c: gb.dist */
 void gbl_open_doctor(lua_State *L);    /* doctor.c: what gb.doctor asks, for the Lua half */
 void gbl_open_host(lua_State *L);      /* host.c: what the Lua half tells the host */
 
@@ -367,6 +368,9 @@ int gbl_call_op(lua_State *L, gbl_state *state, gb_op op, int first, bool in_pla
 gb_attr gbl_number_attr(lua_State *L, int index);
 
 /* ====} */
+
+/* The recipe failed: when its state closes, the other processes of its job are not waited for. dist.c */
+void gbl_note_failure(lua_State *L);
 
 int luaopen_gibbous(lua_State *L);
 

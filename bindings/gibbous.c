@@ -169,6 +169,7 @@ GB_API int luaopen_gibbous(lua_State *L) {
   gbl_open_canvas(L);
   gbl_open_logger(L);
   gbl_open_profile(L);
+  gbl_open_dist(L);
   gbl_open_doctor(L);
   run_lua_half(L);
   lua_pushvalue(L, -1);

@@ -228,7 +228,7 @@ end
 
 local modules = { "gb.nn", "gb.nn.functional", "gb.nn.init", "gb.nn.utils", "gb.optim", "gb.optim.lr", "gb.amp",
   "gb.data", "gb.io", "gb.Logger", "gb.plot",
-  "gb.cuda", "gb.random", "gb.test" }
+  "gb.cuda", "gb.random", "gb.dist", "gb.nn.parallel", "gb.test" }
 
 -- The kinds of objects whose methods are described, sorted, tensors and modules first; layers are fields of gb.nn.
 local function kinds()
@@ -320,6 +320,8 @@ local sections = {
   { "gb.cuda", "^gb%.cuda%.", "" },
   { "gb.random", "^gb%.random%.", "Numbers of the random stream: the same seed gives the same ones, and checkpoints \z
     keep where it is." },
+  { "gb.dist", "^gb%.dist%.", "The processes of a job; docs/distributed.md is the manual. gb.nn.parallel trains on \z
+    them." },
   { "gb.test", "^gb%.test%.", "What our own tests are written with." },
   { "Other objects", "^%l+:", "" },
 }

@@ -1,7 +1,7 @@
 /* plugin.c - opens backends at run time: shared libraries that export gb_backend_open (tensor/backend.h). The CUDA
  * backend is looked for when somebody asks for its device, that of MPI when a job of processes is joined: in the
- * folders that the context was opened with, beside the executable, and in lib/gibbous of the tree that the executable or
- * the library was installed in, wherever that tree was moved to. */
+ * folders that the context was opened with, beside the executable, and in lib/gibbous of the tree that the executable
+ * or the library was installed in, wherever that tree was moved to. */
 #define _GNU_SOURCE /* dladdr */
 #include <dlfcn.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@ local fail, nearest, format = native.fail, native.nearest, string.format -- fail
 
 -- Names of the API that come in a later version; help() says so too.
 local later = {
-  ["gb"] = { "dist" },
+  ["gb"] = {},
   ["gb.linalg"] = {},
   ["gb.nn"] = {},
   ["gb.nn.functional"] = {},
@@ -19,6 +19,7 @@ local later = {
   ["gb.data.transforms"] = {},
   ["gb.io"] = { "onnx" },
   ["gb.random"] = { "fork" },
+  ["gb.dist"] = { "group", "new_group" },
   ["gb.cuda"] = { "properties", "synchronize", "memory_allocated", "max_memory_allocated", "memory_summary", "graph" },
 }
 
@@ -27,7 +28,7 @@ local modules = {
   ["gb.nn.utils"] = gb.nn.utils, ["gb.optim"] = gb.optim,
   ["gb.optim.lr"] = gb.optim.lr, ["gb.amp"] = gb.amp, ["gb.data"] = gb.data,
   ["gb.data.transforms"] = gb.data.transforms, ["gb.io"] = gb.io, ["gb.cuda"] = gb.cuda,
-  ["gb.random"] = gb.random, ["gb.linalg"] = gb.linalg,
+  ["gb.random"] = gb.random, ["gb.linalg"] = gb.linalg, ["gb.dist"] = gb.dist,
 }
 
 native.later = {}

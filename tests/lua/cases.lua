@@ -29,7 +29,9 @@ cases.stored = stored
 
 -- The function of an op: gb's, F's, or the method.
 function cases.op(name)
-  return rawget(gb, name) or rawget(gb.nn.functional, name) or function(x, ...) return x[name](x, ...) end
+  local fn = rawget(gb, name)
+  if type(fn) == "function" then return fn end -- gb.dist is a module
+  return rawget(gb.nn.functional, name) or function(x, ...) return x[name](x, ...) end
 end
 
 -- The same elements in memory of another order: every other element of a larger tensor.

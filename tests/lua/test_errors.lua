@@ -103,7 +103,7 @@ end
 local function callers(row)
   local list = {}
   local function add(text, fn) list[#list + 1] = { text, fn } end
-  if rawget(gb, row.name) then add("gb." .. row.name, gb[row.name]) end
+  if type(rawget(gb, row.name)) == "function" then add("gb." .. row.name, gb[row.name]) end
   if rawget(F, row.name) then add("F." .. row.name, F[row.name]) end
   local x = gb.ones(2, 2)
   local method, in_place = select(2, pcall(function() return x[row.name] end)),

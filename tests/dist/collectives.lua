@@ -1,0 +1,112 @@
+-- collectives.lua - gb.dist on every rank of a job, of whatever size: run by mpirun, or by threads (test_ranks.c).
+
+local gb = require "gibbous"
+local dist = gb.dist
+local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
+if not dist.is_initialized() then dist.init { timeout = 60 } end
+local rank, size = dist.rank(), dist.world_size()
+
+local floats, integers = { "float64", "float32", "float16", "bfloat16" }, { "int64", "int32", "int16", "int8", "uint8" }
+
+-- The numbers that a rank brings: small whole ones, exact in every dtype.
+local function of(r, dtype) return ((gb.arange(8) + r) % 5):to(dtype) end
+
+-- The definition: left to right up a balanced tree over the ranks.
+local function by_tree(values)
+  while #values > 1 do
+    local row = {}
+    for i = 1, #values, 2 do row[#row + 1] = values[i + 1] and values[i] + values[i + 1] or values[i] end
+    values = row
+  end
+  return values[1]
+end
+
+describe("dist", function()
+  it("knows the job", function()
+    expect(rank >= 0 and rank < size):to_be(true)
+    expect(dist.local_rank()):to_be(rank)
+    expect(function() dist.init() end):to_fail("already")
+  end)
+
+  it("broadcasts every dtype from every rank", function()
+    for _, dtype in ipairs { "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8",
+      "bool" } do
+      for source = 0, size - 1 do
+        local x = of(rank, dtype)
+        expect(dist.broadcast(x, source)):to_equal_bits(of(source, dtype))
+        expect(x):to_equal_bits(of(source, dtype))
+      end
+    end
+  end)
+
+  it("reduces every dtype", function()
+    for _, list in ipairs { floats, integers } do
+      for _, dtype in ipairs(list) do
+        local sum, most = gb.zeros(8, { dtype = "int64" }), gb.zeros(8, { dtype = "int64" })
+        for r = 0, size - 1 do sum, most = sum + of(r, "int64"), most:maximum(of(r, "int64")) end
+        expect(dist.all_reduce(of(rank, dtype))):to_equal_bits(sum:to(dtype))
+        expect(dist.all_reduce(of(rank, dtype), "max")):to_equal_bits(most:to(dtype))
+        if list == floats then
+          expect(dist.all_reduce(of(rank, dtype), "mean")):to_be_close(sum:to("float64") / size, 2e-2)
+        end
+      end
+    end
+    local one = gb.zeros(8, { dtype = "bool" })
+    one[rank + 1] = true
+    expect(dist.all_reduce(one, "or"):to("int64"):sum():item()):to_be(size)
+    expect(dist.all_reduce(gb.tensor { 1 << rank }, "or"):item()):to_be((1 << size) - 1)
+  end)
+
+  it("adds in a fixed tree, in float32", function()
+    for _, dtype in ipairs { "float32", "bfloat16" } do
+      local all = {}
+      for r = 0, size - 1 do
+        gb.manual_seed(100 + r)
+        all[r + 1] = gb.randn(1001):to(dtype)
+      end
+      local mine = all[rank + 1]:clone()
+      for r = 1, size do all[r] = all[r]:to("float32") end
+      expect(dist.all_reduce(mine)):to_equal_bits(by_tree(all):to(dtype))
+    end
+  end)
+
+  it("does not overflow on the way to a mean of 16 bits", function()
+    local x = gb.full({ 4 }, 40000, { dtype = "float16" })
+    expect(dist.all_reduce(x, "mean")):to_equal_bits(gb.full({ 4 }, 40000, { dtype = "float16" }))
+  end)
+
+  it("gathers and scatters", function()
+    local all = dist.all_gather(gb.full({ 2, 3 }, rank, { dtype = "int32" }))
+    expect(#all):to_be(size)
+    for r = 1, size do expect(all[r]):to_equal_bits(gb.full({ 2, 3 }, r - 1, { dtype = "int32" })) end
+    local x = gb.arange(size * 6):to("float32"):reshape(size * 2, 3)
+    local part = dist.reduce_scatter(x + rank, "mean")
+    expect(part):to_be_close(x:narrow(1, rank * 2 + 1, 2) + (size - 1) / 2)
+    if size > 1 then
+      expect(function() dist.reduce_scatter(gb.ones(size + 1)) end):to_fail("pad it")
+    end
+  end)
+
+  it("sends and receives", function()
+    if size == 1 then
+      expect(function() dist.send(gb.ones(1), 0) end):to_fail("is this process")
+      return
+    end
+    local function values(r) return gb.full({ 3 }, r, { dtype = "float32" }) end
+    local x, to, from = values(rank), (rank + 1) % size, (rank - 1) % size
+    if rank % 2 == 0 then dist.send(x, to) end
+    local y = dist.recv(gb.zeros(3), from)
+    if rank % 2 == 1 then dist.send(x, to) end
+    expect(y):to_equal_bits(values(from))
+    dist.barrier()
+  end)
+
+  it("refuses what it cannot do", function()
+    expect(function() dist.all_reduce(gb.ones(2), "or") end):to_fail("floats have sum, mean and max")
+    expect(function() dist.all_reduce(gb.arange(2), "mean") end):to_fail("integers sum, max and or")
+    expect(function() dist.broadcast(gb.ones(2), size) end):to_fail("the job has " .. size)
+    expect(function() dist.recv(gb.ones(2), rank) end):to_fail("is this process")
+  end)
+end)
+
+gb.test.finish()
