@@ -1,5 +1,6 @@
 /* dist.c - gb.dist: the processes of a job, and what they exchange. Without init this process is a job of one. */
 #include "dist/room.h"
+#include "dist/shards.h"
 #include "dist/tensors.h"
 #include "reader.h"
 
@@ -183,7 +184,91 @@ static const gbl_function functions[] = {
   { NULL, 0, NULL },
 };
 
+/* {==== Virtual shards: objects of the Lua half, nn/parallel.lua ==== */
+
+static const gbl_type shards_type;
+static void release(void *object) { gb_shards_free(object); }
+
+/* shards(count) */
+static int shards_new(lua_State *L) {
+  gb_context *context = gbl_context(L);
+  int64_t count = gbl_check_integer(L, 1, "DataParallel", "shards");
+  void **slot = gbl_new_object(L, &shards_type, 0);
+  gb_shards *made = NULL;
+  gb_status status = gb_shards_new(context, count, &made);
+  *slot = made;
+  gbl_check_status(L, status);
+  return 1;
+}
+
+/* shards:agree(tensors, names) */
+static int shards_agree(lua_State *L) {
+  gbl_enter(L);
+  gb_shards *s = gbl_check_object(L, 1, &shards_type);
+  int count = 0;
+  gb_tensor **tensors = gbl_check_tensors(L, 2, "DataParallel", "model", &count);
+  const char **names = lua_newuserdatauv(L, sizeof *names * ((size_t)count + 1), 0);
+  for (int i = 0; i < count; i++) {
+    lua_rawgeti(L, 3, i + 1);
+    names[i] = lua_tostring(L, -1); /* the table keeps it */
+    lua_pop(L, 1);
+  }
+  return gbl_check_status(L, gb_shards_agree(s, tensors, names, count));
+}
+
+/* shards:begin(parameters, buffers, samples) */
+static int shards_begin(lua_State *L) {
+  gbl_enter(L);
+  gb_shards *s = gbl_check_object(L, 1, &shards_type);
+  int n_parameters = 0, n_buffers = 0;
+  gb_tensor **parameters = gbl_check_tensors(L, 2, "DataParallel:shards", "model", &n_parameters);
+  gb_tensor **buffers = gbl_check_tensors(L, 3, "DataParallel:shards", "model", &n_buffers);
+  int64_t samples = gbl_check_integer(L, 4, "DataParallel:shards", "samples");
+  return gbl_check_status(L, gb_shards_begin(s, parameters, n_parameters, buffers, n_buffers, samples));
+}
+
+/* shards:next() -> first sample (from 1), samples; nothing at the end of the round */
+static int shards_next(lua_State *L) {
+  gbl_enter(L);
+  int64_t first = 0, count = 0;
+  gbl_check_status(L, gb_shards_next(gbl_check_object(L, 1, &shards_type), &first, &count));
+  if (count == 0) return 0;
+  lua_pushinteger(L, (lua_Integer)first + 1);
+  lua_pushinteger(L, (lua_Integer)count);
+  return 2;
+}
+
+static int shards_abandon(lua_State *L) {
+  gbl_enter(L);
+  gb_shards_abandon(gbl_check_object(L, 1, &shards_type));
+  return 0;
+}
+
+/* shards:record(loss) */
+static int shards_record(lua_State *L) {
+  gbl_enter(L);
+  gb_shards *s = gbl_check_object(L, 1, &shards_type);
+  return gbl_check_status(L, gb_shards_record(s, gbl_check_number(L, 2, "DataParallel:record", "loss")));
+}
+
+static int shards_loss(lua_State *L) {
+  lua_pushnumber(L, gb_shards_loss(gbl_check_object(L, 1, &shards_type)));
+  return 1;
+}
+
+static const luaL_Reg shards_methods[] = {
+  { "agree", shards_agree }, { "begin", shards_begin }, { "next", shards_next }, { "abandon", shards_abandon },
+  { "record", shards_record }, { "loss", shards_loss }, { NULL, NULL },
+};
+static const gbl_type shards_type = { "gibbous.shards", release, shards_methods, NULL, NULL };
+
+/* ====} */
+
 void gbl_open_dist(lua_State *L) {
+  gbl_new_type(L, &shards_type);
+  gbl_push_module(L, "_native");
+  gbl_set_functions(L, (const luaL_Reg[]){ { "shards", shards_new }, { NULL, NULL } });
+  lua_pop(L, 1);
   gbl_push_module(L, "dist");
   gbl_define(L, functions);
   lua_pop(L, 1);

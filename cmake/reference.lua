@@ -304,6 +304,7 @@ local sections = {
   { "Methods of some layers", "^%u%a+:", "" },
   { "gb.nn.init", "^gb%.nn%.init%.", "Each fills a tensor in place, without gradients, and returns it." },
   { "gb.nn.utils", "^gb%.nn%.utils%.", "" },
+  { "gb.nn.parallel", "^gb%.nn%.parallel%.", "" },
   { "gb.linalg", "^gb%.linalg%.", "Linear algebra of matrices and batches of them, by LAPACK on the CPU." },
   { "gb.optim", "^gb%.optim%.[%w_]+$", "" },
   { "Optimizers", "^Optimizer:", "" },

@@ -321,7 +321,7 @@ end
 -- Kinds of native objects that the Lua half keeps to itself; recipes can hold all others.
 local inner = { append = true, audit = true, batches = true, canvas = true, capture = true, decoded = true,
   events = true, json = true, json_writer = true, lines = true, names = true, optimizer = true, profile = true,
-  recompute = true, safetensors = true, zip = true }
+  recompute = true, safetensors = true, shards = true, zip = true }
 
 -- The modules of gb and the kinds of objects that records are of, each as a sorted list. The functional form of ops has
 -- no records.

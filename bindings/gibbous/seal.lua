@@ -19,6 +19,7 @@ local later = {
   ["gb.data.transforms"] = {},
   ["gb.io"] = { "onnx" },
   ["gb.random"] = { "fork" },
+  ["gb.nn.parallel"] = { "DistributedDataParallel" },
   ["gb.dist"] = { "group", "new_group" },
   ["gb.cuda"] = { "properties", "synchronize", "memory_allocated", "max_memory_allocated", "memory_summary", "graph" },
 }
@@ -29,6 +30,7 @@ local modules = {
   ["gb.optim.lr"] = gb.optim.lr, ["gb.amp"] = gb.amp, ["gb.data"] = gb.data,
   ["gb.data.transforms"] = gb.data.transforms, ["gb.io"] = gb.io, ["gb.cuda"] = gb.cuda,
   ["gb.random"] = gb.random, ["gb.linalg"] = gb.linalg, ["gb.dist"] = gb.dist,
+  ["gb.nn.parallel"] = gb.nn.parallel,
 }
 
 native.later = {}

@@ -50,12 +50,13 @@ gb_status gb_comm_begin(gb_comm *comm, const char *operation) {
     return gb_fail(comm->context, GB_ESTATE, "%s: an earlier exchange between the processes failed; end them, and "
                                              "resume from the last checkpoint", operation);
   comm->operation = operation;
+  comm->together = false;
   return GB_OK;
 }
 
 gb_status gb_comm_end(gb_comm *comm, gb_status status) {
   comm->operation = NULL;
-  if (status != GB_OK && comm->size > 1) comm->broken = true;
+  if (status != GB_OK && comm->size > 1 && !comm->together) comm->broken = true;
   return status;
 }
 

@@ -1,7 +1,8 @@
 /* comm.h - a job of processes: its ranks, waiting with a limit, and what is built of plain messages.
  *
  * Every rank makes the same calls in the same order. A call that fails leaves messages behind, so the job is broken
- * from then on: each later call says so, and processes end and resume from a checkpoint. What is sent or received lies
+ * from then on: each later call says so, and processes end and resume from a checkpoint. Where all ranks have found the
+ * same fault together, no message is left, and the job goes on. What is sent or received lies
  * in memory that gb_comm_free ends, which waits until no message can reach it. */
 #ifndef GB_DIST_COMM_H
 #define GB_DIST_COMM_H
@@ -17,6 +18,7 @@ typedef struct gb_comm {
   int64_t step;                       /* rounds of shards so far, for error texts */
   const char *operation;              /* the call that runs, for error texts; NULL between */
   bool broken;
+  bool together;                      /* every rank fails in this call, knowingly: the job stays whole */
   struct gb_kept *kept;               /* memory that messages of a broken job may still reach */
 } gb_comm;
 

@@ -44,6 +44,10 @@ void gb_tree_begin(gb_tree *tree, gb_comm *comm, const gb_lane *lane, int64_t le
   *tree = (gb_tree){ .comm = comm, .lane = *lane, .leaves = leaves };
 }
 
+void gb_tree_reset(gb_tree *tree) {
+  while (tree->count) tree->spare[tree->spares++] = tree->nodes[--tree->count].data;
+}
+
 void gb_tree_free(gb_tree *tree) {
   for (int i = 0; i < tree->count; i++) gb_comm_free(tree->comm, tree->nodes[i].data);
   for (int i = 0; i < tree->spares; i++) gb_comm_free(tree->comm, tree->spare[i]);

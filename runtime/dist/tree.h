@@ -42,6 +42,8 @@ void *gb_tree_leaf(gb_tree *tree, gb_context *context);
 void gb_tree_add(gb_tree *tree, int64_t leaf, void *data);
 /* Every rank has added its leaves, at least one each: *sum is the root, the same on all; it belongs to the tree. */
 gb_status gb_tree_finish(gb_tree *tree, void **sum);
+/* Empty again, for other leaves; the memory stays. */
+void gb_tree_reset(gb_tree *tree);
 void gb_tree_free(gb_tree *tree);
 
 /* Each rank is a leaf: data becomes the sum, in place. */

@@ -269,9 +269,10 @@ return {
       reason = "said elsewhere",
       why = "The device and dtype of a model are set by model:to(device, precision), seeds by gb.manual_seed, in \z
         place by the name (x:relu_); the weights of attention and of recurrent cells belong to their \z
-        modules.",
+        modules; a job has a process for each device.",
       names = [[
-        nn.*(device) nn.*(dtype) *(generator) *(inplace) F.multi_head_attention_forward torch.*_cell(b_*)
+        nn.*(device) nn.*(dtype) nn.DataParallel(device_ids) nn.DataParallel(dim)
+        nn.DataParallel(output_device) *(generator) *(inplace) F.multi_head_attention_forward torch.*_cell(b_*)
       ]],
     },
     {
@@ -317,7 +318,7 @@ return {
         linalg.lu_factor linalg.lu_factor_ex linalg.matmul linalg.matrix_exp linalg.matrix_sqrth linalg.solve_ex
         linalg.tensorinv linalg.tensorsolve linalg.vander linalg.vecdot lr_scheduler.MultiplicativeLR(last_epoch)
         lr_scheduler.SequentialLR(last_epoch) nn.AdaptiveLogSoftmaxWithLoss nn.BatchNorm1d(bias) nn.BatchNorm2d(bias)
-        nn.DataParallel nn.Embedding(max_norm) nn.Embedding(norm_type) nn.Embedding(scale_grad_by_freq)
+        nn.Embedding(max_norm) nn.Embedding(norm_type) nn.Embedding(scale_grad_by_freq)
         nn.FractionalMaxPool2d nn.FractionalMaxPool3d nn.GRU(proj_size) nn.GroupNorm(bias) nn.LPPool3d
         nn.LinearCrossEntropyLoss nn.ModuleDict(modules) nn.MultiheadAttention(add_bias_kv)
         nn.MultiheadAttention(add_zero_attn) nn.MultiheadAttention(batch_first) nn.MultiheadAttention(kdim)

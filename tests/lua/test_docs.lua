@@ -75,8 +75,8 @@ local function has_anchor(page, wanted)
 end
 
 local pages = { "README.md" }
-local names = { "architecture", "contributing", "cuda", "data", "embedding", "performance", "precision", "sandbox",
-  "tensors", "training" }
+local names = { "architecture", "contributing", "cuda", "data", "distributed", "embedding", "performance", "precision",
+  "sandbox", "tensors", "training", "watching" }
 for _, name in ipairs(names) do
   pages[#pages + 1] = "docs/" .. name .. ".md"
 end

@@ -1,0 +1,121 @@
+-- nn/parallel.lua - DataParallel: training in virtual shards, on one process or many, with the same bits.
+--
+-- The wrapper holds the model as its field `module`, as PyTorch's does. What it keeps beside that is private: the round
+-- of shards that is open, of which runtime/dist/shards.c knows everything.
+
+local gb, native = ...
+local fail = native.fail -- raises with the recipe's line
+local define, own, private, copy = native.define, native.own, native.private, native.copy
+local format, is_tensor, pack, unpack = string.format, gb.is_tensor, table.pack, table.unpack
+local Module = gb.nn.Module
+local parallel = {}
+gb.nn.parallel = parallel
+
+local DataParallel = Module:extend("DataParallel")
+
+local function state_of(self)
+  local mine = private(self, "parallel")
+  if not mine then fail("DataParallel: it is a method of what gb.nn.parallel.DataParallel(model) gives") end
+  return mine.state
+end
+
+function DataParallel:forward(...) return self.module(...) end
+
+-- {==== batches ====
+
+-- Call fn with every tensor of a batch that has samples: arguments themselves, and the values of tables among them.
+local function each(values, fn)
+  for i = 1, values.n do
+    local value = values[i]
+    if is_tensor(value) then fn(value)
+    elseif type(value) == "table" then
+      for _, inner in next, value do
+        if is_tensor(inner) then fn(inner) end
+      end
+    end
+  end
+end
+
+-- The number of samples: dimension 1 of every tensor that has one.
+local function samples_of(values)
+  local samples
+  each(values, function(t)
+    if t.ndim == 0 then return end
+    local n = t.shape[1]
+    if samples and n ~= samples then
+      fail(format("DataParallel:shards: dimension 1 counts the samples, and tensors of the batch have %d and %d",
+        samples, n))
+    end
+    samples = n
+  end)
+  if not samples then fail("DataParallel:shards: there is no tensor in the batch to cut into shards") end
+  return samples
+end
+
+local function cut(value, first, count)
+  if is_tensor(value) then return value.ndim > 0 and value:narrow(1, first, count) or value end
+  if type(value) ~= "table" then return value end
+  local part = copy(value)
+  for key, inner in next, part do
+    if is_tensor(inner) then part[key] = cut(inner, first, count) end
+  end
+  return part
+end
+
+-- ====}
+
+-- A table whose end ends the round that a loop has left early.
+local function guard_of(state) return setmetatable({}, { __close = function() state:abandon() end }) end
+
+DataParallel.shards = define("DataParallel:shards(batch...: any) -> function: Run the loop's body once for each \z
+  virtual shard of this process, on its slices of the batch: of tensors along dimension 1, of tables of tensors \z
+  each value; all else is passed on. The body runs forward and backward. After the loop every parameter has the \z
+  gradient of the mean over the whole batch, with the same bits on every process and for every number of them; what \z
+  it had before is added to. Every process is given the whole batch. Errors: tensors with different numbers of \z
+  samples, a loop within a loop, processes that do not agree. Example: local ddp = \z
+  gb.nn.parallel.DataParallel(gb.nn.Linear(4, 2)) for part in ddp:shards(gb.rand(16, 4)) do ddp(part):sum():backward() end", "strict", function(self, ...)
+  local state, batch = state_of(self), pack(...)
+  local samples = samples_of(batch)
+  state:begin(Module.parameters(self.module), Module.buffers(self.module), samples)
+  local function step()
+    local first, count = state:next()
+    if not first then return nil end
+    local parts = {}
+    for i = 1, batch.n do parts[i] = cut(batch[i], first, count) end
+    return unpack(parts, 1, batch.n)
+  end
+  return step, nil, nil, guard_of(state)
+end)
+
+DataParallel.record = define("DataParallel:record(loss: tensor|number): In the loop over shards: the shard's loss, \z
+  the mean over its samples, for DataParallel:loss(). Errors: outside the loop. Example: local ddp = \z
+  gb.nn.parallel.DataParallel(gb.nn.Linear(4, 2)) for part in ddp:shards(gb.rand(16, 4)) do local l = \z
+  ddp(part):mean() ddp:record(l) l:backward() end print(ddp:loss())", "strict", function(self, loss)
+  state_of(self):record(is_tensor(loss) and loss:item() or loss)
+end)
+
+DataParallel.loss = define("DataParallel:loss() -> number: The mean of what the shards of the last batch recorded, \z
+  over all processes and by their numbers of samples; NaN where none did. Example: \z
+  print(gb.nn.parallel.DataParallel(model):loss())", "strict", function(self) return state_of(self):loss() end)
+
+-- Every parameter and buffer with its name.
+local function named_tensors(model)
+  local tensors, names = {}, {}
+  for name, t in Module.named_parameters(model) do tensors[#tensors + 1], names[#names + 1] = t, name end
+  for name, t in Module.named_buffers(model) do tensors[#tensors + 1], names[#names + 1] = t, name end
+  return tensors, names
+end
+
+parallel.DataParallel = define("gb.nn.parallel.DataParallel(module: module; shards: size = 8) -> module: The model, \z
+  to be trained on every process of the job. Calling it calls the model; its method shards cuts each batch into so \z
+  many virtual shards, whatever the number of processes, so that one process and eight give the same bits. The values of \z
+  rank 0, and its random stream, go to all. Give the optimizer the model's parameters after this. Errors: shards that \z
+  are no power of two or fewer than the processes, models that differ between processes. Example: local ddp = \z
+  gb.nn.parallel.DataParallel(gb.nn.Linear(4, 2), { shards = 4 })", "strict", function(module, options)
+  local self = DataParallel()
+  self.module = module
+  local state = native.shards(options.shards)
+  own(self, "parallel", { state = state })
+  state:agree(named_tensors(module))
+  return self
+end)

@@ -1,0 +1,44 @@
+/* shards.h - a training step in virtual shards: the same bits whatever the number of processes.
+ *
+ * The batch of a step is cut into V shards, a power of two, fixed by the recipe. Each rank runs forward and backward of
+ * its shards, one after another; a shard's gradients, what it added to buffers and its loss are a leaf of the fixed
+ * tree (tree.h). So is whatever the ranks must agree on, as the leaf's integers. A round:
+ *
+ *     gb_shards_begin(s, ..., samples);
+ *     while (gb_shards_next(s, &first, &count) == GB_OK && count) { forward and backward of these samples }
+ *
+ * The last call of next exchanges, and leaves in every parameter the gradient of the mean over the whole batch, added
+ * to what it had before the round. Random numbers of a shard hang on its number, not on the rank. */
+#ifndef GB_DIST_SHARDS_H
+#define GB_DIST_SHARDS_H
+
+#include "dist/tensors.h"
+
+enum { GB_SHARDS_MOST = 4096 };
+
+typedef struct gb_shards gb_shards;
+
+/* shards: a power of two, at least as many as there are processes. */
+gb_status gb_shards_new(gb_context *context, int64_t shards, gb_shards **out);
+void gb_shards_free(gb_shards *s); /* NULL is fine */
+
+/* Every rank has the same tensors, by name, shape and dtype: their values become those of rank 0, and so does the state
+ * of the random stream. A rank that has others is named. */
+gb_status gb_shards_agree(gb_shards *s, gb_tensor *const *tensors, const char *const *names, int count);
+
+/* Begin a round. What it changes is retained until it ends. */
+gb_status gb_shards_begin(gb_shards *s, gb_tensor *const *parameters, int n_parameters, gb_tensor *const *buffers,
+                          int n_buffers, int64_t samples);
+/* The shard before has run; the samples of the next one of this rank, from 0. count 0: the round has ended. */
+gb_status gb_shards_next(gb_shards *s, int64_t *first, int64_t *count);
+/* End a round that cannot be finished: the random stream, buffers and earlier gradients are what they were. The other
+ * ranks are not told. Nothing where no round is open. */
+void gb_shards_abandon(gb_shards *s);
+
+/* The loss of the shard that runs, the mean over its samples; and that of the last whole round, NaN where none was
+ * recorded. */
+gb_status gb_shards_record(gb_shards *s, double loss);
+double gb_shards_loss(const gb_shards *s);
+int64_t gb_shards_count(const gb_shards *s);
+
+#endif
