@@ -71,11 +71,11 @@ rows=$(find_in "\\b($raw_only)\\(" bindings/*.c | grep -vE "$exceptions"); [ -z 
 # A recipe owns the table that methods of strings are found in: the Lua half calls string.format and its like.
 methods='(^|[^\\])"\):[a-z]+\(|[])A-Za-z0-9_]:(format|match|gsub|find|sub|rep|lower|upper|byte|reverse|gmatch|len)\('
 rows=$(find_in "$methods" bindings/gibbous/*.lua bindings/gibbous/*/*.lua); [ -z "$rows" ] || report 'methods of strings:' "$rows"
-for script in dev .ci/run cmake/lint.sh tests/host/*.sh; do
+for script in dev .ci/run cmake/lint.sh tests/host/*.sh tests/dist/*.sh; do
   sh -n "$script" || bad=1
 done
 if command -v luacheck >/dev/null 2>&1; then
-  luacheck --quiet --no-color --config .luacheckrc bindings/gibbous cmake/reference.lua repl/lua recipes tests/lua tests/host || bad=1
+  luacheck --quiet --no-color --config .luacheckrc bindings/gibbous cmake/reference.lua repl/lua recipes tests/lua tests/host tests/dist || bad=1
 else
   echo 'lint: luacheck is not installed, Lua was not checked'
 fi

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "dist/transport.h"
 
@@ -78,21 +77,11 @@ static void drop(gb_transport *t, void *which) {
   free(m);
 }
 
-/* Every rank has come to its end: MPI_Finalize waits for them without looking on, this does not. */
-static void meet(MPI_Comm comm) {
-  MPI_Request request;
-  int flag = 0;
-  if (MPI_Ibarrier(comm, &request) != MPI_SUCCESS) return;
-  while (MPI_Test(&request, &flag, MPI_STATUS_IGNORE) == MPI_SUCCESS && !flag)
-    nanosleep(&(struct timespec){ 0, 200000 }, NULL);
-}
-
-/* Without a clean end MPI is not finalised, which would wait for processes that may wait for this one: mpirun sees it
- * end, and ends the others. */
+/* At a clean end every rank has come here. Without one MPI is not finalised, which would wait for processes that may
+ * wait for this one: mpirun sees it end, and ends the others. */
 static void close_all(gb_transport *t, bool clean) {
   MPI_Comm *comm = t->state;
   if (clean) {
-    meet(*comm);
     MPI_Comm_free(comm);
     MPI_Finalize();
   }

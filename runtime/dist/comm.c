@@ -20,13 +20,18 @@ gb_status gb_comm_new(gb_context *context, const gb_transport *transport, double
   *comm = (gb_comm){ .context = context, .transport = *transport, .rank = transport->rank, .size = transport->size,
                      .local_rank = transport->local_rank < 0 ? transport->rank : transport->local_rank,
                      .timeout = timeout };
+  if (comm->size > 1) comm->pulse = gb_pulse_begin(&comm->transport);
   *out = comm;
   return GB_OK;
 }
 
 void gb_comm_close(gb_comm *comm, bool clean) {
   if (!comm) return;
+  comm->timeout = INFINITY;
+  if (clean && !comm->broken && comm->size > 1) (void)gb_comm_barrier(comm);
+  gb_pulse_end(comm->pulse);
   if (comm->transport.close) comm->transport.close(&comm->transport, clean && !comm->broken);
+  gb_pulse_free(comm->pulse);
   while (comm->kept) {
     struct gb_kept *next = comm->kept->next;
     if (!comm->transport.lingers) free(comm->kept->memory);
@@ -69,10 +74,14 @@ static gb_status failed(gb_comm *comm, gb_status status, const gb_post *post) {
 
 gb_status gb_comm_post(gb_comm *comm, gb_tag tag, bool sends, int peer, void *data, size_t bytes, gb_post *out) {
   *out = (gb_post){ NULL, peer, sends, bytes };
+  gb_pulse_lock(comm->pulse);
   gb_status status = comm->transport.post(&comm->transport, sends, peer, (int)tag, data, bytes, &out->message);
-  if (status == GB_OK) return GB_OK;
-  comm->broken = true;
-  return failed(comm, status, out);
+  if (status != GB_OK) {
+    comm->broken = true;
+    failed(comm, status, out);
+  }
+  gb_pulse_unlock(comm->pulse);
+  return status;
 }
 
 static double seconds(void) {
@@ -108,6 +117,18 @@ static void nap(int turn) {
   nanosleep(&(struct timespec){ 0, turn < 1000 ? 20000 : 200000 }, NULL);
 }
 
+/* A rank whose heartbeat has stopped. */
+static gb_status check_pulse(gb_comm *comm) {
+  double silent = 0;
+  gb_pulse_lock(comm->pulse);
+  int rank = gb_pulse_lost(comm->pulse, &silent);
+  gb_pulse_unlock(comm->pulse);
+  if (rank < 0) return GB_OK;
+  return gb_fail(comm->context, GB_EIO, "%s: rank %d has given no sign of life for %.1f s: it is gone or stopped (rank "
+                                        "%d waits at step %lld); resume from the last checkpoint",
+                 comm->operation ? comm->operation : "dist", rank, silent, comm->rank, (long long)comm->step);
+}
+
 static gb_status too_long(gb_comm *comm, const gb_post *posts, int count) {
   int i = 0;
   while (i < count - 1 && !posts[i].message) i++;
@@ -121,17 +142,23 @@ gb_status gb_comm_wait(gb_comm *comm, gb_post *posts, int count) {
   gb_status status = GB_OK;
   int left = 0;
   double until = 0;
-  for (int turn = 0; (status = look(comm, posts, count, &left)) == GB_OK && left; turn++) {
+  for (int turn = 0;; turn++) {
+    gb_pulse_lock(comm->pulse);
+    status = look(comm, posts, count, &left);
+    gb_pulse_unlock(comm->pulse);
+    if (status != GB_OK || left == 0) break;
     nap(turn);
     if (turn % 64) continue;
-    if ((status = gb_poll(comm->context)) != GB_OK) break;
+    if ((status = gb_poll(comm->context)) != GB_OK || (status = check_pulse(comm)) != GB_OK) break;
     double now = seconds();
     if (turn == 0) until = now + comm->timeout;
     else if (now > until) { status = too_long(comm, posts, count); break; }
   }
   if (status != GB_OK) comm->broken = true;
+  gb_pulse_lock(comm->pulse);
   for (int i = 0; i < count; i++)
     if (posts[i].message) comm->transport.drop(&comm->transport, posts[i].message), posts[i].message = NULL;
+  gb_pulse_unlock(comm->pulse);
   return status;
 }
 
@@ -147,7 +174,9 @@ gb_status gb_comm_swap(gb_comm *comm, gb_tag tag, int to, void *out, size_t out_
   GB_TRY(gb_comm_post(comm, tag, false, from, in, in_bytes, &posts[0]));
   gb_status status = gb_comm_post(comm, tag, true, to, out, out_bytes, &posts[1]);
   if (status == GB_OK) return gb_comm_wait(comm, posts, 2);
+  gb_pulse_lock(comm->pulse);
   comm->transport.drop(&comm->transport, posts[0].message);
+  gb_pulse_unlock(comm->pulse);
   return status;
 }
 

@@ -7,6 +7,7 @@
 #ifndef GB_DIST_COMM_H
 #define GB_DIST_COMM_H
 
+#include "dist/pulse.h"
 #include "dist/transport.h"
 #include "tensor/context.h"
 
@@ -19,6 +20,7 @@ typedef struct gb_comm {
   const char *operation;              /* the call that runs, for error texts; NULL between */
   bool broken;
   bool together;                      /* every rank fails in this call, knowingly: the job stays whole */
+  gb_pulse *pulse;                    /* the heartbeat; NULL in a job of one */
   struct gb_kept *kept;               /* memory that messages of a broken job may still reach */
 } gb_comm;
 
@@ -31,7 +33,7 @@ typedef struct gb_post { void *message; int peer; bool sends; size_t bytes; } gb
 
 /* Take over the transport. On failure it is closed. */
 gb_status gb_comm_new(gb_context *context, const gb_transport *transport, double timeout, gb_comm **out);
-/* clean: the recipe came to its end; then MPI waits for all. */
+/* clean: the recipe came to its end; then all ranks are waited for, as long as they live. */
 void gb_comm_close(gb_comm *comm, bool clean);
 void gb_comm_free(gb_comm *comm, void *memory); /* of malloc, or NULL; comm may be NULL */
 

@@ -46,7 +46,7 @@ local function train(name, optimizer, accumulate)
   local losses = {}
   for step = 1, STEPS do
     opt:zero_grad()
-    for micro = 1, accumulate do
+    for _ = 1, accumulate do
       local n = step % 4 == 3 and 19 or step % 4 == 0 and 5 * 8 or 32
       if step == 6 then n = 5 end -- fewer samples than shards, of which a batch norm can measure none
       ddp.module.norm:train(n >= 16)

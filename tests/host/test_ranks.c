@@ -39,7 +39,7 @@ static void *run_rank(void *argument) {
   lua_pushcfunction(r->L, run_script);
   lua_pushlightuserdata(r->L, r);
   r->good = lua_pcall(r->L, 1, 1, 0) == LUA_OK;
-  if (r->good) return NULL;
+  if (r->good) return gb_dist_finalize(gbl_get_state(r->L)->context, true), NULL;
   fprintf(stderr, "%s: rank %d of %d: %s\n", r->script, r->transport.rank, r->transport.size,
           lua_tostring(r->L, -1));
   gbl_note_failure(r->L);

@@ -1,0 +1,116 @@
+/* pulse.c - the thread that beats, and what it has heard. */
+#include "dist/pulse.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { SILENT_MOST = 7 };             /* beats that may be missed: with BEAT, a bit over a second and a half */
+#define BEAT 200000000L               /* nanoseconds */
+
+/* One other rank: the messages to it and from it that are under way, and how many beats it has been silent. */
+typedef struct ear { void *out, *in; char said, heard; int silent; } ear;
+
+struct gb_pulse {
+  gb_transport *transport;
+  pthread_t thread;
+  pthread_mutex_t lock;
+  pthread_cond_t ending;
+  bool ends;
+  ear ears[];
+};
+
+void gb_pulse_lock(gb_pulse *pulse) { if (pulse) pthread_mutex_lock(&pulse->lock); }
+void gb_pulse_unlock(gb_pulse *pulse) { if (pulse) pthread_mutex_unlock(&pulse->lock); }
+
+/* Hear all that a rank has said since, and say one thing, unless the last one is still on its way. A rank that the
+ * transport fails with is silent. */
+static void listen_to(gb_pulse *pulse, int rank) {
+  gb_transport *t = pulse->transport;
+  ear *e = &pulse->ears[rank];
+  size_t bytes;
+  bool done = true;
+  e->silent++;
+  while (done) {
+    if (!e->in && t->post(t, false, rank, GB_PULSE_TAG, &e->heard, 1, &e->in) != GB_OK) return;
+    if (t->test(t, e->in, &bytes, &done) != GB_OK) { e->in = NULL; return; }
+    if (done) e->in = NULL, e->silent = 0;
+  }
+  if (e->out && t->test(t, e->out, &bytes, &done) != GB_OK) e->out = NULL;
+  else if (e->out && done) e->out = NULL;
+  if (!e->out && t->post(t, true, rank, GB_PULSE_TAG, &e->said, 1, &e->out) != GB_OK) e->out = NULL;
+}
+
+static void *beat(void *argument) {
+  gb_pulse *pulse = argument;
+  pthread_mutex_lock(&pulse->lock);
+  while (!pulse->ends) {
+    for (int r = 0; r < pulse->transport->size; r++)
+      if (r != pulse->transport->rank) listen_to(pulse, r);
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += BEAT;
+    if (until.tv_nsec >= 1000000000L) until.tv_nsec -= 1000000000L, until.tv_sec++;
+    while (!pulse->ends && pthread_cond_timedwait(&pulse->ending, &pulse->lock, &until) == 0) continue;
+  }
+  pthread_mutex_unlock(&pulse->lock);
+  return NULL;
+}
+
+/* The thread takes no signals: those of the recipe belong to the thread that runs it. */
+static bool start(gb_pulse *pulse) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  bool started = pthread_create(&pulse->thread, NULL, beat, pulse) == 0;
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return started;
+}
+
+gb_pulse *gb_pulse_begin(gb_transport *transport) {
+  gb_pulse *pulse = calloc(1, sizeof *pulse + (size_t)transport->size * sizeof *pulse->ears);
+  pthread_condattr_t clock;
+  if (!pulse) return NULL;
+  pulse->transport = transport;
+  pthread_mutex_init(&pulse->lock, NULL);
+  pthread_condattr_init(&clock);
+  pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+  pthread_cond_init(&pulse->ending, &clock);
+  pthread_condattr_destroy(&clock);
+  if (start(pulse)) return pulse;
+  gb_pulse_free(pulse);
+  return NULL;
+}
+
+void gb_pulse_end(gb_pulse *pulse) {
+  if (!pulse) return;
+  pthread_mutex_lock(&pulse->lock);
+  pulse->ends = true;
+  pthread_cond_signal(&pulse->ending);
+  pthread_mutex_unlock(&pulse->lock);
+  pthread_join(pulse->thread, NULL);
+  gb_transport *t = pulse->transport;
+  for (int r = 0; r < t->size; r++) {
+    ear *e = &pulse->ears[r];
+    if (e->in) t->drop(t, e->in);
+    if (e->out) t->drop(t, e->out);
+    e->in = e->out = NULL;
+  }
+}
+
+void gb_pulse_free(gb_pulse *pulse) {
+  if (!pulse) return;
+  pthread_mutex_destroy(&pulse->lock);
+  pthread_cond_destroy(&pulse->ending);
+  free(pulse);
+}
+
+int gb_pulse_lost(const gb_pulse *pulse, double *seconds) {
+  for (int r = 0; pulse && r < pulse->transport->size; r++)
+    if (pulse->ears[r].silent > SILENT_MOST) {
+      *seconds = pulse->ears[r].silent * (BEAT * 1e-9);
+      return r;
+    }
+  return -1;
+}

@@ -1,0 +1,27 @@
+/* pulse.h - a heartbeat between the ranks of a job: a thread that tells all others, five times a second, that this
+ * process lives, and listens to them.
+ *
+ * It runs while the recipe computes, so a rank that is silent is gone, or stopped, and not just slow. Silence is counted
+ * in beats of one's own: a process that was stopped itself does not find the others silent. Calls of a transport come
+ * from one thread at a time, so whoever makes one holds the lock. */
+#ifndef GB_DIST_PULSE_H
+#define GB_DIST_PULSE_H
+
+#include "dist/transport.h"
+
+enum { GB_PULSE_TAG = 1000 };         /* of the messages; no call uses it */
+
+typedef struct gb_pulse gb_pulse;
+
+/* NULL: there is no memory, or no thread; then nobody listens. */
+gb_pulse *gb_pulse_begin(gb_transport *transport);
+/* The thread ends. The memory stays until gb_pulse_free, since messages may reach it until the transport has closed. */
+void gb_pulse_end(gb_pulse *pulse);
+void gb_pulse_free(gb_pulse *pulse);
+/* NULL is fine. */
+void gb_pulse_lock(gb_pulse *pulse);
+void gb_pulse_unlock(gb_pulse *pulse);
+/* A rank that has been silent for too long, and for how many seconds; -1: none. Under the lock. */
+int gb_pulse_lost(const gb_pulse *pulse, double *seconds);
+
+#endif
