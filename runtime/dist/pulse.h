@@ -1,9 +1,9 @@
 /* pulse.h - a heartbeat between the ranks of a job: a thread that tells all others, five times a second, that this
  * process lives, and listens to them.
  *
- * It runs while the recipe computes, so a rank that is silent is gone, or stopped, and not just slow. Silence is counted
- * in beats of one's own: a process that was stopped itself does not find the others silent. Calls of a transport come
- * from one thread at a time, so whoever makes one holds the lock. */
+ * It runs while the recipe computes, so a rank that is silent is gone, or stopped, and not just slow. Silence is
+ * counted in beats of one's own: a process that was stopped itself does not find the others silent. Calls of a
+ * transport come from one thread at a time, so whoever makes one holds the lock. */
 #ifndef GB_DIST_PULSE_H
 #define GB_DIST_PULSE_H
 
