@@ -534,9 +534,14 @@ static gb_status scatter_compose(gb_op_call *call) {
                         gb_shape_text(x->ndim, x->shape, b, sizeof b), dim + 1);
   gb_chain chain;
   gb_chain_begin(&chain, call->context);
+  if (attrs->reduce.integer != GB_WORD_none && source->ndim == 0)
+    source = GB_CHAIN(&chain, expand, .x = source, .shape = gb_attr_ints(index->ndim, index->shape));
+  if (attrs->reduce.integer == GB_WORD_multiply) {
+    y = GB_CHAIN(&chain, scatter_reduce, .x = x, .dim = gb_attr_int(dim), .index = index, .source = source,
+                 .reduce = gb_attr_text("prod"));
+    return gb_chain_end(&chain, y, &GB_OUT(call, scatter)->y);
+  }
   if (attrs->reduce.integer == GB_WORD_add) {
-    if (source->ndim == 0)
-      source = GB_CHAIN(&chain, expand, .x = source, .shape = gb_attr_ints(index->ndim, index->shape));
     y = GB_CHAIN(&chain, scatter_add, .x = x, .dim = gb_attr_int(dim), .index = index, .source = source);
     return gb_chain_end(&chain, y, &GB_OUT(call, scatter)->y);
   }

@@ -27,6 +27,7 @@
   X(product) \
   X(order) \
   X(scan) \
+  X(scatter) \
   X(fft)
 
 #define GB_DECLARE(name) extern const gb_op_impl gb_family_##name[];

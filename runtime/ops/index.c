@@ -4,10 +4,11 @@
  * write anything. A gradient that spreads into zeros (gather, index_select, embedding) is the op that adds at indices,
  * and the other way round. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph/ops.h"
+#include "graph/chain.h"
 
 /* {==== What several ops need ==== */
 
@@ -576,15 +577,11 @@ static gb_status stack_compose(gb_op_call *call) {
   return status;
 }
 
-/* A new dimension after dim, expanded, then merged into dim. */
-static gb_status repeat_interleave_compose(gb_op_call *call) {
+/* As many of each slice along dim as a number says: one dimension more, expanded and flattened. */
+static gb_status repeat_all(gb_op_call *call, gb_tensor *x, int dim, int64_t repeats) {
   gb_context *c = call->context;
-  gb_tensor *x = GB_IN(call, repeat_interleave)->x, *apart = NULL, *wide = NULL;
-  const gb_attrs_repeat_interleave *attrs = GB_ATTRS(call, repeat_interleave);
-  int64_t repeats = attrs->repeats.integer, shape[GB_MAX_NDIM + 1];
-  int dim;
-  GB_TRY(gb_require_ndim(call, GB_IN_AT(repeat_interleave, x), 1, GB_MAX_NDIM - 1));
-  GB_TRY(gb_call_dim(call, attrs->dim.integer, x->ndim, &dim));
+  gb_tensor *apart = NULL, *wide = NULL;
+  int64_t shape[GB_MAX_NDIM + 1];
   for (int i = 0; i <= x->ndim; i++) shape[i] = i <= dim ? x->shape[i] : i == dim + 1 ? repeats : x->shape[i - 1];
   gb_attr next = gb_attr_int(dim + 1);
   gb_status status = GB_RUN(c, unsqueeze, &apart, .x = x, .dim = next);
@@ -594,6 +591,68 @@ static gb_status repeat_interleave_compose(gb_op_call *call) {
                     .last = next);
   gb_drop(&wide), gb_drop(&apart);
   return status;
+}
+
+/* The sum of `repeats`, none of which is negative. */
+static gb_status count_repeats(gb_op_call *call, gb_tensor *repeats, int64_t *total) {
+  gb_tensor *least = NULL, *sum = NULL;
+  gb_chain c;
+  int64_t low = 0;
+  *total = 0;
+  if (repeats->numel == 0) return GB_OK;
+  gb_chain_begin(&c, call->context);
+  GB_TRY(gb_chain_end(&c, GB_CHAIN(&c, amin, .x = repeats), &least));
+  gb_status status = gb_tensor_item(least, NULL, &low);
+  gb_drop(&least);
+  GB_TRY(status);
+  if (low < 0) return gb_call_fail(call, GB_EINVAL, "repeats has %" PRId64 "; it is 0 or more", low);
+  gb_chain_begin(&c, call->context);
+  GB_TRY(gb_chain_end(&c, GB_CHAIN(&c, sum, .x = repeats), &sum));
+  status = gb_tensor_item(sum, NULL, total);
+  gb_drop(&sum);
+  return status;
+}
+
+/* As many of each slice as the tensor `repeats` says: slice i of the result is the one whose running sum i is below. */
+static gb_status repeat_each(gb_op_call *call, gb_tensor *x, int dim, gb_tensor *repeats) {
+  int64_t total;
+  gb_chain c;
+  GB_TRY(count_repeats(call, repeats, &total));
+  gb_chain_begin(&c, call->context);
+  gb_tensor *ends = GB_CHAIN(&c, cumsum, .x = repeats, .dim = gb_attr_int(0));
+  gb_tensor *line = gb_chain_full(&c, GB_INT64, 1, &total, x->storage->device, 0);
+  if (line) c.status = GB_RUN(call->context, sequence, NULL, .x = line);
+  gb_tensor *from = GB_CHAIN(&c, searchsorted, .x = ends, .values = line, .right = gb_attr_int(true));
+  gb_tensor *y = GB_CHAIN(&c, index_select, .x = x, .dim = gb_attr_int(dim), .index = from);
+  return gb_chain_end(&c, y, &GB_OUT(call, repeat_interleave)->y);
+}
+
+/* The same of a number, or a tensor of one: a float must be whole. */
+static gb_status repeat_by_number(gb_op_call *call, gb_tensor *x, int dim, gb_tensor *repeats) {
+  double number;
+  int64_t times;
+  GB_TRY(gb_tensor_item(repeats, &number, &times));
+  if (gb_dtype_is_float((gb_dtype)repeats->dtype) && !(floor(number) == number && fabs(number) < 0x1p63))
+    return gb_call_fail(call, GB_EINVAL, "'repeats' is %g; it must be a whole number", number);
+  if (gb_dtype_is_float((gb_dtype)repeats->dtype)) times = (int64_t)number;
+  if (times < 0) return gb_call_fail(call, GB_EINVAL, "'repeats' is %" PRId64 "; it must be at least 0", times);
+  return repeat_all(call, x, dim, times);
+}
+
+static gb_status repeat_interleave_compose(gb_op_call *call) {
+  const gb_in_repeat_interleave *in = GB_IN(call, repeat_interleave);
+  gb_tensor *repeats = in->repeats;
+  char text[96];
+  int dim;
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(repeat_interleave, x), 1, GB_MAX_NDIM - 1));
+  GB_TRY(gb_call_dim(call, GB_ATTRS(call, repeat_interleave)->dim.integer, in->x->ndim, &dim));
+  if (repeats->ndim == 0) return repeat_by_number(call, in->x, dim, repeats);
+  GB_TRY(gb_require_integer(call, GB_IN_AT(repeat_interleave, repeats)));
+  if (repeats->ndim > 1 || repeats->numel != in->x->shape[dim])
+    return gb_call_fail(call, GB_ESHAPE, "repeats has shape %s; it is a number, or a vector of %" PRId64 ", one for "
+                        "each position along dimension %d", gb_shape_text(repeats->ndim, repeats->shape, text, sizeof text),
+                        in->x->shape[dim], dim + 1);
+  return repeat_each(call, in->x, dim, repeats);
 }
 
 /* ====} */

@@ -312,17 +312,41 @@ static gb_status find_positions(gb_op_call *call, gb_tensor *line, gb_tensor *va
   return gb_chain_end(&chain, shaped(&chain, found, values->ndim, values->shape), out);
 }
 
+/* The same as int32 where that is asked for. */
+static gb_status find_positions_as(gb_op_call *call, gb_tensor *line, gb_tensor *values, bool right, bool narrow,
+                                   gb_tensor **out) {
+  gb_tensor *wide = NULL;
+  if (!narrow) return find_positions(call, line, values, right, out);
+  GB_TRY(find_positions(call, line, values, right, &wide));
+  gb_status status = gb_op_cast(call->context, wide, GB_INT32, out);
+  gb_drop(&wide);
+  return status;
+}
+
 static gb_status searchsorted_compose(gb_op_call *call) {
   const gb_in_searchsorted *in = GB_IN(call, searchsorted);
-  bool right = GB_ATTRS(call, searchsorted)->right.integer;
-  return find_positions(call, in->x, in->values, right, &GB_OUT(call, searchsorted)->indices);
+  const gb_attrs_searchsorted *attrs = GB_ATTRS(call, searchsorted);
+  bool right = attrs->right.integer || attrs->side.integer == GB_WORD_right;
+  gb_tensor *line = in->x, *made = NULL;
+  if (in->sorter) {
+    bool fits = in->sorter->ndim == line->ndim && line->ndim > 0;
+    for (int i = 0; fits && i < line->ndim; i++) fits = in->sorter->shape[i] == line->shape[i];
+    if (!fits) return gb_call_fail(call, GB_ESHAPE, "sorter needs the shape of x, which it sorts");
+    GB_TRY(GB_RUN(call->context, gather, &made, .x = line, .dim = gb_attr_int(-1), .index = in->sorter));
+    line = made;
+  }
+  gb_status status = find_positions_as(call, line, in->values, right, attrs->out_int32.integer != 0,
+                                       &GB_OUT(call, searchsorted)->indices);
+  gb_drop(&made);
+  return status;
 }
 
 static gb_status bucketize_compose(gb_op_call *call) {
   const gb_in_bucketize *in = GB_IN(call, bucketize);
   GB_TRY(gb_require_ndim(call, GB_IN_AT(bucketize, boundaries), 1, 1));
-  bool right = GB_ATTRS(call, bucketize)->right.integer;
-  return find_positions(call, in->boundaries, in->values, right, &GB_OUT(call, bucketize)->indices);
+  const gb_attrs_bucketize *attrs = GB_ATTRS(call, bucketize);
+  return find_positions_as(call, in->boundaries, in->values, attrs->right.integer != 0,
+                           attrs->out_int32.integer != 0, &GB_OUT(call, bucketize)->indices);
 }
 
 /* The first of the sorted values that is not smaller is equal, or none is. */
@@ -487,14 +511,52 @@ static gb_status rows_of(gb_op_call *call, int64_t *shape) {
   return GB_OK;
 }
 
+/* The weights of n columns: a vector of them, integers or floats. */
+static gb_status check_weights(gb_op_call *call, int input, int64_t n) {
+  const gb_tensor *w = call->in[input];
+  char text[96];
+  if (!w || (w->ndim <= 1 && w->numel == n)) return GB_OK;
+  return gb_call_fail(call, GB_ESHAPE, "%s has shape %s; it is a vector of %" PRId64 ", one for each column of x",
+                      call->info->in[input].name, gb_shape_text(w->ndim, w->shape, text, sizeof text), n);
+}
+
+/* The same where columns have weights w, which sum up to more than 0. As in NumPy, what a column counts for takes
+ * correction times its own weight off. */
+static gb_tensor *weighted_covariances(gb_chain *chain, gb_tensor *x, gb_tensor *w, gb_tensor *own, double correction) {
+  int64_t last = 1;
+  gb_attr rows = gb_attr_ints(1, &last);
+  gb_tensor *total = GB_CHAIN(chain, sum, .x = w), *off = NULL;
+  gb_tensor *mean = GB_CHAIN(chain, div, .x = GB_CHAIN(chain, sum, .x = GB_CHAIN(chain, mul, .x = x, .y = w),
+                                                       .dim = rows, .keepdim = gb_attr_int(true)), .y = total);
+  gb_tensor *centred = GB_CHAIN(chain, sub, .x = x, .y = mean);
+  gb_tensor *products = GB_CHAIN(chain, matmul, .x = centred,
+                                 .y = GB_CHAIN(chain, t, .x = GB_CHAIN(chain, mul, .x = centred, .y = w)));
+  if (own) {
+    gb_tensor *squares = GB_CHAIN(chain, sum, .x = GB_CHAIN(chain, mul, .x = w, .y = own));
+    off = gb_chain_number(chain, GB_OP_mul, GB_CHAIN(chain, div, .x = squares, .y = total), correction);
+  }
+  gb_tensor *divisor = own ? GB_CHAIN(chain, sub, .x = total, .y = off)
+                           : gb_chain_number(chain, GB_OP_sub, total, correction);
+  return GB_CHAIN(chain, div, .x = products, .y = gb_chain_number(chain, GB_OP_maximum, divisor, 0));
+}
+
 static gb_status cov_compose(gb_op_call *call) {
   int64_t shape[2];
-  gb_tensor *x = GB_IN(call, cov)->x;
+  gb_tensor *x = GB_IN(call, cov)->x, *f = GB_IN(call, cov)->fweights, *a = GB_IN(call, cov)->aweights, *y;
   GB_TRY(rows_of(call, shape));
-  double divisor = (double)shape[1] - GB_ATTRS(call, cov)->correction.number;
+  GB_TRY(check_weights(call, GB_IN_AT(cov, fweights), shape[1]));
+  GB_TRY(check_weights(call, GB_IN_AT(cov, aweights), shape[1]));
+  if (f) GB_TRY(gb_require_integer(call, GB_IN_AT(cov, fweights)));
+  if (a) GB_TRY(gb_require_float(call, GB_IN_AT(cov, aweights)));
+  double correction = GB_ATTRS(call, cov)->correction.number, divisor = (double)shape[1] - correction;
   gb_chain chain;
   gb_chain_begin(&chain, call->context);
-  gb_tensor *y = covariances(&chain, shaped(&chain, x, 2, shape), divisor > 0 ? divisor : 0);
+  gb_tensor *rows = shaped(&chain, x, 2, shape);
+  if (f) f = gb_chain_cast(&chain, f, (gb_dtype)x->dtype);
+  if (a) a = gb_chain_cast(&chain, a, (gb_dtype)x->dtype);
+  gb_tensor *w = f && a ? GB_CHAIN(&chain, mul, .x = f, .y = a) : f ? f : a;
+  if (w) y = weighted_covariances(&chain, rows, w, a, correction);
+  else y = covariances(&chain, rows, divisor > 0 ? divisor : 0);
   if (shape[0] == 1) y = shaped(&chain, y, 0, NULL);
   return gb_chain_end(&chain, y, &GB_OUT(call, cov)->y);
 }

@@ -228,6 +228,9 @@ local one_dtype = {
   select_scatter = "the result has the dtype of x", quantile = "the result has the dtype of x",
   index_add = "the result has the dtype of x", index_put = "the result has the dtype of x",
     masked_scatter = "the result has the dtype of x",
+  scatter_reduce = "the result has the dtype of x", index_reduce = "the result has the dtype of x",
+  slice_scatter = "the result has the dtype of x", diagonal_scatter = "the result has the dtype of x",
+  put = "the result has the dtype of x", cov = "the result has the dtype of x",
 }
 local refused = {} -- those of them that a case has met
 
@@ -393,7 +396,9 @@ local without = {
     index_select = { mixed = floating },
   masked_select = { mixed = floating }, one_hot = { ["beyond 2^53"] = "its integers are positions in a row" },
   multilabel_margin_loss = { mixed = floating }, ctc_loss = { mixed = floating },
-  take_along_dim = { mixed = floating }, index_fill = { mixed = floating }, nanquantile = { mixed = "as quantile" },
+  repeat_interleave = { mixed = floating, number = "a count: test_scatter.lua", nan = "a count",
+    ["out of range"] = "a count" },
+  take = { mixed = floating }, take_along_dim = { mixed = floating }, index_fill = { mixed = floating }, nanquantile = { mixed = "as quantile" },
   trapezoid = { ["out of range"] = "integers count as float32" },
   renorm = { number = "its golden case has two", nan = "a bound is compared with it" },
   searchsorted = { number = moves, ["out of range"] = moves }, bucketize = { number = moves, ["out of range"] = moves },

@@ -46,6 +46,13 @@ local exceptions = {
   { "var_mean", "inf mixed", "out", "PyTorch's mean beside the variance is NaN where there is an infinity" },
   { "cumprod | cumprod (zeros)", "inf nan huge mixed", "grad",
     "the product of the other factors; PyTorch divides by the factor where none is 0" },
+  { "scatter (multiply) | scatter_reduce (prod) | scatter_reduce (prod, without its own) | scatter_reduce (first dim)"
+    .. " | index_reduce", "inf nan huge mixed subnormal", "grad",
+    "the product of the other factors; PyTorch divides by the factor where none is 0" },
+  { "scatter_reduce (amax) | scatter_reduce (amin) | scatter_reduce (amax, without its own) | scatter_reduce (amin, "
+    .. "without its own) | index_reduce (amax) | index_reduce (amin)", "nan mixed", "grad",
+    "where the result is NaN its gradient goes to the NaN; PyTorch shares it among none, which is NaN for all" },
+  { "index_reduce", "mixed", "out", "products overflow and underflow in another order" },
   { "cumprod (zeros)", "mixed", "out", "products overflow and underflow in another order" },
   { "logcumsumexp", "inf nan huge mixed", "grad", "0 or infinity divided by itself where the sum is; PyTorch works \z
     by the signs of the gradient" },
@@ -53,7 +60,7 @@ local exceptions = {
     as they are" },
   { "addr | addbmm", "huge", "out", "the product overflows in PyTorch before it meets the rest" },
   { "addbmm | einsum (bilinear) | einsum (repeated)", "huge mixed", "grad", "infinities meet in another order" },
-  { "searchsorted | searchsorted (rows, right) | bucketize", "inf nan huge mixed", "out",
+  { "searchsorted | searchsorted (rows, right) | searchsorted (sorter) | bucketize | bucketize (int32)", "inf nan huge mixed", "out",
     "the boundaries are not sorted then" },
   { "histc", "huge", "out", "the place of an element overflows" },
   { "nanmedian (all)", "mixed", "grad", "of equal elements one has the gradient" },

@@ -47,6 +47,8 @@ case("scatter", [rand(3, 5), torch.tensor([[4, 0], [1, 2]]), rand(2, 2)], [x0, 2
 case("scatter", [rand(3, 5), torch.tensor([[2, 0, 1]])], [x0, 1, x1, 0.5], lambda x, i: x.scatter(0, i, 0.5), tag="number")
 case("scatter", [rand(3, 5), ints(3, 4, high=5), rand(3, 4)], [x0, 2, x1, x2, {"reduce": "add"}],
      lambda x, i, s: x.scatter_add(1, i, s), growth=8, tag="add")
+case("scatter", [rand(3, 5), ints(3, 4, high=5), rand(3, 4)], [x0, 2, x1, x2, {"reduce": "multiply"}],
+     lambda x, i, s: x.scatter_reduce(1, i, s, "prod"), growth=32, tag="multiply")
 case("count_nonzero", [rand(3, 4, low=-0.125, high=0.125)], [x0], torch.count_nonzero, grad=[])
 case("count_nonzero", [rand(3, 4, low=-0.125, high=0.125)], [x0, 2], lambda x: x.count_nonzero(1), grad=[], tag="dim")
 case("nansum", [rand(3, 5)], [x0, 2], lambda x: x.nansum(1), growth=8)

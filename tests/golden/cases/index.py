@@ -26,3 +26,5 @@ case("cat", [rand(2, 3), rand(2, 2), rand(2, 1)], [[x0, x1, x2], 2], lambda *xs:
 case("stack", [rand(2, 3), rand(2, 3)], [[x0, x1], 3], lambda *xs: torch.stack(xs, 2))
 case("flip", [rand(3, 4)], [x0, [1, 2]], lambda x: x.flip((0, 1)))
 case("repeat_interleave", [rand(3, 4)], [x0, 2, 2], lambda x: x.repeat_interleave(2, 1), growth=8)
+case("repeat_interleave", [rand(3, 4), torch.tensor([2, 0, 1, 3])], [x0, x1, 2], lambda x, n: x.repeat_interleave(n, 1),
+     growth=8, tag="by a tensor")

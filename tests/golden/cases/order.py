@@ -1,7 +1,7 @@
 """Cases of the order family."""
 import torch
 
-from . import case, distinct, ints, rand, x0, x1
+from . import case, distinct, ints, rand, x0, x1, x2
 
 case("argsort", [distinct(3, 6)], [x0], torch.argsort, grad=[])
 case("argsort", [distinct(3, 6)], [x0, 1, {"descending": True}], lambda x: x.argsort(0, descending=True), grad=[],
@@ -26,7 +26,12 @@ line = torch.tensor([-1.5, -0.5, 0.0, 0.5, 1.25], dtype=torch.float64)
 case("searchsorted", [line, rand(3, 4)], [x0, x1], torch.searchsorted, grad=[])
 case("searchsorted", [torch.stack([line, line * 2]), rand(2, 4)], [x0, x1, {"right": True}],
      lambda x, v: torch.searchsorted(x, v, right=True), grad=[], tag="rows, right")
+case("searchsorted", [line.flip(0), rand(3, 4), torch.arange(line.numel()).flip(0)],
+     [x0, x1, x2, {"side": "right", "out_int32": True}],
+     lambda x, v, s: torch.searchsorted(x, v, side="right", sorter=s, out_int32=True), grad=[], tag="sorter")
 case("bucketize", [rand(3, 4), line], [x0, x1], torch.bucketize, grad=[])
+case("bucketize", [rand(3, 4), line], [x0, x1, {"out_int32": True}],
+     lambda v, x: torch.bucketize(v, x, out_int32=True), grad=[], tag="int32")
 case("isin", [ints(3, 4, high=6), torch.tensor([1, 5, 2])], [x0, x1], torch.isin, grad=[])
 case("isin", [ints(3, 4, high=6), torch.tensor([1, 5, 2])], [x0, x1, {"invert": True}],
      lambda x, v: torch.isin(x, v, invert=True), grad=[], tag="invert")
@@ -42,5 +47,9 @@ case("unique", [ints(3, 4, high=5)], [x0, {"return_counts": True}], lambda x: to
 case("unique_consecutive", [ints(12, high=2)], [x0, {"return_inverse": True, "return_counts": True}],
      lambda x: torch.unique_consecutive(x, return_inverse=True, return_counts=True), grad=[])
 case("cov", [rand(3, 6)], [x0], torch.cov, growth=32)
+case("cov", [rand(3, 6), torch.tensor([1, 2, 3, 1, 2, 1]), rand(6, low=0.25, high=2)], [x0, x1, x2],
+     lambda x, f, a: torch.cov(x, fweights=f, aweights=a), growth=64, tag="weights")
+case("cov", [rand(3, 6), torch.tensor([1, 2, 0, 1, 2, 1])], [x0, x1, {"correction": 0}],
+     lambda x, f: torch.cov(x, correction=0, fweights=f), growth=64, tag="frequencies")
 case("cov", [rand(6)], [x0, {"correction": 0}], lambda x: torch.cov(x, correction=0), growth=32, tag="of a vector")
 case("corrcoef", [rand(3, 6)], [x0], torch.corrcoef, growth=64)

@@ -1,0 +1,110 @@
+-- test_scatter.lua - elements put, combined and repeated by their places: what goldens do not say (ties, integers,
+-- bools, places of none, long groups), and errors.
+
+local gb = require "gibbous"
+local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
+
+local function same(x, want) expect(table.concat(x:reshape(-1):tolist(), " ")):to_be(table.concat(want, " ")) end
+
+describe("scatter_reduce", function()
+  local index = gb.tensor({ 0, 0, 2 })
+  it("leaves places alone that nothing goes to", function()
+    for _, reduce in ipairs { "sum", "prod", "mean", "amax", "amin" } do
+      for _, own in ipairs { true, false } do
+        local y = gb.tensor({ 1.0, 7, 1 }):scatter_reduce(1, index, gb.tensor({ 2.0, 4, 8 }), reduce,
+          { include_self = own })
+        expect(y:select(1, 2):item()):to_be(7)
+      end
+    end
+  end)
+  it("takes integers, whose mean is rounded down", function()
+    local x, source = gb.tensor({ 1, 7, -5 }), gb.tensor({ 2, 5, 8 })
+    same(x:scatter_reduce(1, index, source, "mean"), { 2, 7, 1 })
+    same(x:scatter_reduce(1, index, source, "amax", { include_self = false }), { 5, 7, 8 })
+    same(x:scatter_reduce(1, index, source, "prod"), { 10, 7, -40 })
+  end)
+  it("counts bools as 1", function()
+    local y = gb.tensor({ false, false, true }):scatter_reduce(1, index, gb.tensor({ true, true, false }), "amax")
+    expect(y.dtype):to_be("bool")
+    same(y:long(), { 1, 0, 1 })
+  end)
+  it("shares the gradient of two equal extremes", function()
+    local x, source = gb.zeros(2):requires_grad_(), gb.tensor({ 3.0, 3.0 }):requires_grad_()
+    x:scatter_reduce(1, gb.tensor({ 0, 0 }), source, "amax"):sum():backward()
+    same(source.grad, { 0.5, 0.5 })
+    same(x.grad, { 0.0, 1.0 })
+  end)
+  it("keeps NaN to its own place", function()
+    local y = gb.zeros(2):scatter_reduce(1, gb.tensor({ 0, 1, 1 }), gb.tensor({ 0 / 0, 2, 3 }), "prod",
+      { include_self = false })
+    expect(y:select(1, 2):item()):to_be(6)
+    expect(y:select(1, 1):isnan():item()):to_be(true)
+  end)
+  it("combines many to one place", function()
+    local n = 5000
+    local source, places = gb.randn(n), gb.randint(0, 7, { n })
+    local y = gb.full({ 7 }, -math.huge):scatter_reduce(1, places, source, "amax")
+    for place = 0, 6 do
+      expect(y:select(1, place + 1):item()):to_be(source:masked_select(places:eq(place)):amax():item())
+    end
+  end)
+  it("of nothing is x", function()
+    same(gb.ones(2):scatter_reduce(1, gb.zeros(0, { dtype = "int64" }), gb.zeros(0), "prod"), { 1.0, 1.0 })
+  end)
+  it("works in place, and by scatter's reduce", function()
+    local x = gb.tensor({ 1.0, 7, 2 })
+    same(x:scatter(1, index, gb.tensor({ 2.0, 4, 8 }), { reduce = "multiply" }), { 8.0, 7.0, 16.0 })
+    x:scatter_reduce_(1, index, gb.tensor({ 2.0, 4, 8 }), "sum")
+    same(x, { 7.0, 7.0, 10.0 })
+  end)
+  it("says what is wrong", function()
+    local x, source = gb.ones(3), gb.ones(3)
+    expect(function() x:scatter_reduce(1, index, source) end):to_fail("reduce")
+    expect(function() x:scatter_reduce(1, index, source, "median") end):to_fail("median")
+    expect(function() x:scatter_reduce(1, index, gb.ones(2), "sum") end):to_fail("index is 3, source 2, x 3")
+    expect(function() x:scatter_reduce(1, index + 1, source, "sum") end):to_fail("3")
+    expect(function() x:scatter_reduce(1, source, source, "sum") end):to_fail("'index' must be an integer tensor")
+    expect(function() x:index_reduce(1, index, gb.ones(2), "mean") end):to_fail("each of the 3 in index")
+    expect(function() x:index_reduce(1, index, source, "sum") end):to_fail("sum")
+  end)
+end)
+
+describe("views with other elements", function()
+  it("say what does not fit", function()
+    local x = gb.ones(3, 4)
+    local unfit = "source must have the shape of what it replaces"
+    expect(function() x:slice_scatter(gb.ones(3, 3), 2, 1, 2) end):to_fail(unfit)
+    expect(function() x:diagonal_scatter(gb.ones(4)) end):to_fail(unfit)
+    expect(function() x:put(gb.tensor({ 0, 1 }), gb.ones(3)) end):to_fail("index has 2 elements, source 3")
+    expect(function() x:take(gb.tensor({ 12 })) end):to_fail("12")
+    expect(function() x:put(gb.tensor({ -1 }), gb.ones(1)) end):to_fail("-1")
+  end)
+  it("leave x as it was", function()
+    local x = gb.zeros(2, 2)
+    x:diagonal_scatter(gb.ones(2))
+    x:slice_scatter(gb.ones(1, 2), 1, 2)
+    same(x, { 0.0, 0.0, 0.0, 0.0 })
+    x:put_(gb.tensor({ 3 }), gb.ones(1))
+    same(x, { 0.0, 0.0, 0.0, 1.0 })
+  end)
+end)
+
+describe("repeat_interleave", function()
+  local x = gb.tensor({ { 1, 2 }, { 3, 4 } })
+  it("takes a number or a count for each slice", function()
+    same(x:repeat_interleave(2), { 1, 2, 1, 2, 3, 4, 3, 4 })
+    same(x:repeat_interleave(2.0, 2), { 1, 1, 2, 2, 3, 3, 4, 4 })
+    same(x:repeat_interleave(gb.tensor({ 0, 2 }), 1), { 3, 4, 3, 4 })
+    same(x:repeat_interleave(gb.tensor(2), 2), { 1, 1, 2, 2, 3, 3, 4, 4 })
+    expect(x:repeat_interleave(gb.tensor({ 0, 0 }), 2):numel()):to_be(0)
+  end)
+  it("says what is wrong", function()
+    expect(function() x:repeat_interleave(1.5) end):to_fail("'repeats' is 1.5; it must be a whole number")
+    expect(function() x:repeat_interleave(0 / 0) end):to_fail("whole number")
+    expect(function() x:repeat_interleave(gb.tensor({ 1, -1 })) end):to_fail("repeats has -1")
+    expect(function() x:repeat_interleave(gb.tensor({ 1, 1, 1 })) end):to_fail("repeats has shape 3")
+    expect(function() x:repeat_interleave(gb.tensor({ 1.0, 1.0 })) end):to_fail("'repeats' must be an integer tensor")
+  end)
+end)
+
+gb.test.finish()
