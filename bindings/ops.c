@@ -450,7 +450,8 @@ static const gbl_alias aliases[] = {
   { "true_divide", GB_OP_div }, { "fix", GB_OP_trunc }, { "greater", GB_OP_gt }, { "greater_equal", GB_OP_ge },
   { "less", GB_OP_lt }, { "less_equal", GB_OP_le }, { "multiply", GB_OP_mul }, { "negative", GB_OP_neg },
   { "not_equal", GB_OP_ne }, { "sgn", GB_OP_sign }, { "subtract", GB_OP_sub }, { "swapaxes", GB_OP_transpose },
-  { "swapdims", GB_OP_transpose },
+  { "swapdims", GB_OP_transpose }, { "moveaxis", GB_OP_movedim }, { "argwhere", GB_OP_nonzero },
+  { "ravel", GB_OP_flatten },
 };
 enum { ALIASES = sizeof aliases / sizeof *aliases };
 

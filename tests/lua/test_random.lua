@@ -224,7 +224,7 @@ describe("gb.random", function()
     expect(function() gb.random.integer(1.5, 2) end):to_fail("low")
     expect(function() gb.random.shuffle("abc") end):to_fail("list")
     expect(function() gb.random.shufle {} end):to_fail("shuffle")
-    expect(function() gb.random.fork() end):to_fail("not built")
+    expect(function() gb.random.fork() end):to_fail("fn")
   end)
 end)
 
