@@ -93,12 +93,22 @@ static int scale(lua_State *L, gbl_call *call) {
   return 1;
 }
 
+/* LBFGS compares losses and slopes of several calls of its closure, which one scale of all gradients cannot serve. */
+static int refuse_lbfgs(const gbl_call *call) {
+  if (strcmp(gbl_argument(call, "optimizer")->kind, "lbfgs") != 0) return 0;
+  return gbl_refuse(call, "LBFGS takes no GradScaler: its closure runs several times in a step, and it compares losses "
+                          "and slopes that a scale would change; train in 32-true or bf16-mixed, and call "
+                          "opt:step(closure)");
+}
+
 static int unscale(lua_State *L, gbl_call *call) {
+  refuse_lbfgs(call);
   return gbl_check_status(L, gb_scaler_unscale(gbl_object(call, "self"), gbl_object(call, "optimizer")));
 }
 
 static int step(lua_State *L, gbl_call *call) {
   gb_scaler *scaler = gbl_object(call, "self");
+  refuse_lbfgs(call);
   gb_optimizer *optimizer = gbl_object(call, "optimizer");
   bool clips = gbl_given(call, "clip");
   if (!clips && gbl_given(call, "norm_type")) return gbl_refuse(call, "'norm_type' needs 'clip'");
@@ -275,14 +285,14 @@ static const gbl_function scaler_functions[] = {
     "gradients carry the "
     "scale with them. Example: scaler:scale(loss):backward()" },
   { unscale, GB_SANDBOX_STRICT,
-    "GradScaler:unscale_(optimizer: optimizer): Divide the gradients by the scale in place, before they are clipped "
-    "or read, and "
+    "GradScaler:unscale_(optimizer: optimizer|lbfgs): Divide the gradients by the scale in place, before they are "
+    "clipped or read, and "
     "measure their 2-norm on the way: clip_grad_norm_ over the same gradients, untouched since, needs no pass for "
     "it. Errors: twice "
     "between two updates. Example: scaler:scale(loss):backward() scaler:unscale_(opt)" },
   { step, GB_SANDBOX_STRICT,
-    "GradScaler:step(optimizer: optimizer; clip?: number, norm_type: number = 2) -> number: The optimizer's step, "
-    "unless a gradient is "
+    "GradScaler:step(optimizer: optimizer|lbfgs; clip?: number, norm_type: number = 2) -> number: The optimizer's "
+    "step, unless a gradient is "
     "not finite. With clip, the largest norm, all that unscale_, clip_grad_norm_ and step do, bit for bit, the clip "
     "within the update "
     "itself: grad is unscaled and clipped afterwards; returns the norm before, on a device as a tensor. Errors: "

@@ -60,7 +60,7 @@ struct kind {
  * userdata is "gibbous." and the name; an object of the Lua half is one that own() was told of. */
 static const struct { const char *name, *class, *expected; } object_kinds[] = {
   { "optimizer", "Optimizer", "an optimizer of gb.optim" }, { "scaler", "GradScaler", "a GradScaler" },
-  { "schedule", "Schedule", "a schedule of gb.optim.lr" },
+  { "schedule", "Schedule", "a schedule of gb.optim.lr" }, { "lbfgs", "LBFGS", "an optimizer of gb.optim.LBFGS" },
       { "average", "Average", "an average of gb.optim.Average or EMA" }, { "loader", "DataLoader", "a DataLoader" },
   { "transform", "transform", "a transform of gb.data.transforms" },
   { "dataset", "dataset", "a dataset of gb.data" }, { "text", "text", "a text of gb.data" },

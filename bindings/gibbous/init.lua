@@ -62,7 +62,7 @@ for _, name in ipairs {
   "nn/recurrent", "nn/transformer", "nn/utils", "nn/weights",
   "nn/parallel",
   "amp", "numerics", "linalg", "functions",
-  "optim", "schedules", "average",
+  "optim", "lbfgs", "schedules", "average",
   "cuda",
   "datasets", "samplers", "data", "lines", "tables", "transforms",
   "io",

@@ -328,7 +328,7 @@ return {
         nn.MultiheadAttention(kdim) nn.MultiheadAttention(vdim) nn.Parameter(data) nn.ParameterDict nn.ParameterList
         nn.RNN(proj_size) nn.RReLU nn.Softmax2d nn.SyncBatchNorm nn.Transformer(custom_decoder)
         nn.Transformer(custom_encoder) nn.TripletMarginWithDistanceLoss optim.Adafactor
-        optim.Adam(decoupled_weight_decay) optim.LBFGS optim.swa_utils.AveragedModel(multi_avg_fn)
+        optim.Adam(decoupled_weight_decay) optim.swa_utils.AveragedModel(multi_avg_fn)
         optim.swap_in_optimizer_params_and_state torch.add(alpha) torch.alpha_dropout_ torch.bernoulli(p) torch.binomial
         torch.bitwise_left_shift torch.bitwise_right_shift torch.broadcast_tensors torch.cdist(compute_mode)
         torch.cholesky_inverse torch.cholesky_solve torch.cumulative_trapezoid torch.div(rounding_mode)

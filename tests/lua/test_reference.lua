@@ -172,13 +172,13 @@ describe("help", function()
     expect(gb.test.help_entry(gb.nn.Module:extend("Mine")()).name):to_be("gb.nn.Module")
   end)
   it("says what is not built in, where recipes are told so too", function()
-    for _, name in ipairs { "gb.optim.LBFGS", "optim.LBFGS", "LBFGS" } do
+    for _, name in ipairs { "gb.amp.fp8", "amp.fp8", "fp8" } do
       local entry, why = gb.test.help_entry(name)
       expect(entry):to_be(nil)
-      expect(why):to_be("; gb.optim.LBFGS is not built into this version")
+      expect(why):to_be("; gb.amp.fp8 is not built into this version")
     end
     expect(select(2, gb.test.help_entry("gb.io.onnx"))):to_be("; gb.io.onnx is not built into this version")
-    expect(function() return gb.optim.LBFGS end):to_fail("gb.optim.LBFGS is not built into this version")
+    expect(function() return gb.amp.fp8 end):to_fail("gb.amp.fp8 is not built into this version")
     expect(function() return gb.io.onnx end):to_fail("gb.io.onnx is not built into this version")
     expect(function() return gb.zeross end):to_fail("gb has no 'zeross'; did you mean 'zeros'?")
   end)
