@@ -111,6 +111,48 @@ gb.tensor_split = define("gb.tensor_split(x: tensor, parts: int|list, dim: dim =
 
 -- ====}
 
+-- tensor_split along dim, or along another one of tensors of fewer than `least` dimensions.
+local function split_along(name, dim, least)
+  return function(x, parts)
+    if x.ndim < least then
+      fail(format("%s: x has %d dimensions; it takes %d at least", name, x.ndim, least))
+    end
+    return gb.tensor_split(x, parts, x.ndim < dim and 1 or dim)
+  end
+end
+
+gb.hsplit = define("gb.hsplit(x: tensor, parts: int|list) -> list: tensor_split along the second dimension, of a \z
+  vector along its only one. Example: local parts = gb.hsplit(gb.rand(2, 4), 2)", "strict",
+  split_along("hsplit", 2, 1))
+
+gb.vsplit = define("gb.vsplit(x: tensor, parts: int|list) -> list: tensor_split along the first dimension. Errors: a \z
+  vector. Example: local parts = gb.vsplit(gb.rand(4, 2), 2)", "strict", split_along("vsplit", 1, 2))
+
+gb.dsplit = define("gb.dsplit(x: tensor, parts: int|list) -> list: tensor_split along the third dimension. Errors: \z
+  fewer dimensions. Example: local parts = gb.dsplit(gb.rand(2, 2, 4), 2)", "strict", split_along("dsplit", 3, 3))
+
+gb.broadcast_tensors = define("gb.broadcast_tensors(xs...: tensor) -> tensor, any: Each tensor expanded to the shape \z
+  that all broadcast to, as views. Errors: shapes that do not fit. Example: \z
+  local x, y = gb.broadcast_tensors(gb.ones(3, 1), gb.ones(4))", "strict", function(...)
+  local xs, shape = { ... }, {}
+  for _, x in ipairs(xs) do
+    local sizes = x.shape
+    for d = 1, #sizes do -- from the last dimension on
+      local n, known = sizes[#sizes + 1 - d], shape[d] or 1
+      if known ~= 1 and n ~= 1 and known ~= n then
+        fail(format("broadcast_tensors: sizes %d and %d of dimension %d from the end do not fit", known, n, d))
+      end
+      shape[d] = known == 1 and n or known
+    end
+  end
+  local whole = {}
+  for d = 1, #shape do whole[d] = shape[#shape + 1 - d] end
+  for i, x in ipairs(xs) do xs[i] = x:expand(whole) end
+  return table.unpack(xs)
+end)
+
+-- ====}
+
 -- {==== products and powers ====
 
 gb.cartesian_prod = define("gb.cartesian_prod(xs...: tensor) -> tensor: All combinations of the elements of \z
@@ -159,6 +201,34 @@ gb.vander = define("gb.vander(x: tensor, N?: int; increasing: bool = false) -> t
   return options.increasing and y or y:flip(2)
 end)
 
+gb.float_power = define("gb.float_power(x: tensor, exponent: tensor|number) -> tensor: x to the power exponent, \z
+  computed and kept in float64. Example: local y = gb.float_power(gb.arange(3), 0.5)", "strict",
+  function(x, exponent) return x:double():pow(gb.is_tensor(exponent) and exponent:double() or exponent) end)
+
+gb.rsub = define("gb.rsub(x: tensor, y: tensor|number; alpha: number = 1) -> tensor: y - alpha x. Example: \z
+  local z = gb.rsub(gb.ones(2), 3)", "strict",
+  function(x, y, options) return gb.sub(y, options.alpha == 1 and x or x * options.alpha) end)
+
+gb.cumulative_trapezoid = define("gb.cumulative_trapezoid(y: tensor, x?: tensor; dx: number = 1, dim: dim = -1) -> \z
+  tensor: The areas below y from the first position along dim up to each other one, by the trapezoidal rule: at the \z
+  points x, or dx apart. Errors: an x that does not fit. Example: \z
+  local areas = gb.cumulative_trapezoid(gb.tensor({ 1.0, 2, 3 }))", "strict", function(y, x, options)
+  local dim, n = options.dim, y:size(options.dim)
+  if n == 0 then fail("cumulative_trapezoid: y has no positions along dim") end
+  local sums = y:narrow(dim, 2, n - 1) + y:narrow(dim, 1, n - 1)
+  if not x then return (sums * (options.dx / 2)):cumsum(dim) end
+  if x.ndim == 1 and y.ndim > 1 then
+    local shape = {}
+    for d = 1, y.ndim do shape[d] = 1 end
+    shape[dim < 0 and dim + y.ndim + 1 or dim] = x:numel()
+    x = x:reshape(shape)
+  end
+  if x.ndim ~= y.ndim or x:size(dim) ~= n then
+    fail(format("cumulative_trapezoid: y has %d positions along dim; x needs as many, or a vector of them", n))
+  end
+  return (sums * (x:narrow(dim, 2, n - 1) - x:narrow(dim, 1, n - 1)) / 2):cumsum(dim)
+end)
+
 gb.logspace = define("gb.logspace(first: number, last: number, steps: int, base: number = 10; dtype?: dtype, \z
   device?: device, requires_grad: bool = false) -> tensor: base to the powers first .. last, steps of them evenly \z
   spaced. Example: local x = gb.logspace(0, 3, 4)", "strict", function(first, last, steps, base, options)
@@ -202,6 +272,26 @@ end)
 gb.diagflat = define("gb.diagflat(x: tensor, offset: int = 0) -> tensor: A matrix with all elements of x on a \z
   diagonal, offset above the main one. Example: local y = gb.diagflat(gb.ones(2, 2))", "strict",
   function(x, offset) return x:reshape(-1):diag(offset) end)
+
+gb.unravel_index = define("gb.unravel_index(index: tensor, shape: shape) -> tensor, any: For places in a tensor of \z
+  that shape as if it were a vector (from 0), the index along each dimension (from 0), a tensor each. Errors: floats. \z
+  Example: local rows, columns = gb.unravel_index(gb.tensor({ 5 }), { 2, 3 })", "strict", function(index, shape)
+  if index:is_floating_point() or index.dtype == "bool" then
+    fail(format("unravel_index: index is %s; it holds integers", index.dtype))
+  end
+  local found, rest = {}, index:long()
+  for d = #shape, 1, -1 do
+    if shape[d] < 1 then fail("unravel_index: a shape of no elements has no places") end
+    found[d], rest = rest % shape[d], rest:floor_divide(shape[d])
+  end
+  return table.unpack(found)
+end)
+
+gb.logdet = define("gb.logdet(A: tensor) -> tensor: The logarithm of the determinant of each matrix: NaN where that \z
+  is negative. Example: print(gb.logdet(gb.eye(2)))", "strict", function(A)
+  local sign, logabsdet = gb.linalg.slogdet(A)
+  return gb.where(sign:lt(0), 0 / 0, logabsdet)
+end)
 
 -- ====}
 

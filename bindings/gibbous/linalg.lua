@@ -385,3 +385,36 @@ linalg.multi_dot = define("gb.linalg.multi_dot(tensors: tensors) -> tensor: The 
   end)
 
 -- ====}
+
+-- {==== Products of vectors, and what other functions do as well ====
+
+linalg.cross = define("gb.linalg.cross(x: tensor, y: tensor; dim: dim = -1) -> tensor: The cross products of vectors \z
+  along dim, which has size 3; other dimensions broadcast. Example: \z
+  print(gb.linalg.cross(gb.tensor({ 1.0, 0, 0 }), gb.tensor({ 0.0, 1, 0 })))", "strict",
+  function(x, y, options) return gb.cross(x, y, options.dim) end)
+
+linalg.vecdot = define("gb.linalg.vecdot(x: tensor, y: tensor; dim: dim = -1) -> tensor: The inner products of \z
+  vectors along dim; other dimensions broadcast. Example: print(gb.linalg.vecdot(gb.ones(2, 3), gb.ones(3)))", "strict",
+  function(x, y, options) return (x * y):sum(options.dim) end)
+
+linalg.matmul = define("gb.linalg.matmul(x: tensor, y: tensor) -> tensor: As gb.matmul. Example: \z
+  print(gb.linalg.matmul(gb.eye(2), gb.ones(2)))", "strict", function(x, y) return x:matmul(y) end)
+
+linalg.diagonal = define("gb.linalg.diagonal(A: tensor; offset: int = 0, first: dim = -2, second: dim = -1) -> \z
+  tensor: The diagonal of each matrix, as a view. Example: print(gb.linalg.diagonal(gb.eye(2)))", "strict",
+  function(A, options) return A:diagonal(options.offset, options.first, options.second) end)
+
+linalg.vander = define("gb.linalg.vander(x: tensor; N?: int) -> tensor: The powers 0 .. N - 1 of the elements, as a \z
+  new last dimension; N: the size of the last one unless given. Errors: a scalar, an N below 1. Example: \z
+  print(gb.linalg.vander(gb.tensor({ 1.0, 2, 3 })))", "strict", function(x, options)
+  if x.ndim == 0 then fail("linalg.vander: x is a scalar; it takes vectors") end
+  local n, shape = options.N or x.shape[x.ndim], x.shape
+  if n < 1 then fail(format("linalg.vander: N is %d; it is 1 or more", n)) end
+  shape[#shape + 1] = 1
+  local ones = x:new_ones(shape)
+  if n == 1 then return ones end
+  shape[#shape] = n - 1
+  return gb.cat({ ones, x:unsqueeze(-1):expand(shape) }, -1):cumprod(-1)
+end)
+
+-- ====}

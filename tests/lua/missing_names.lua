@@ -8,6 +8,9 @@
 return {
   -- Names that we call otherwise.
   renamed = {
+    ["F.celu_"] = "tensor:celu_", ["F.elu_"] = "tensor:elu_", ["F.hardtanh_"] = "tensor:hardtanh_",
+    ["F.leaky_relu_"] = "tensor:leaky_relu_", ["F.relu_"] = "tensor:relu_", ["F.selu_"] = "tensor:selu_",
+    ["F.threshold_"] = "tensor:threshold_",
     ["F.fold"] = "gb.nn.functional.col2im",
     ["F.unfold"] = "gb.nn.functional.im2col",
     ["Module.extra_repr"] = "Module:extra",
@@ -91,6 +94,8 @@ return {
     ["Module.cuda(device)"] = "index",
     ["Module.requires_grad_(requires_grad)"] = "on",
     ["Tensor.diagonal(dim1)"] = "first",
+    ["linalg.diagonal(dim1)"] = "first",
+    ["linalg.diagonal(dim2)"] = "second",
     ["Tensor.diagonal_scatter(dim1)"] = "first",
     ["Tensor.diagonal_scatter(dim2)"] = "second",
     ["torch.diagonal_scatter(dim1)"] = "first",
@@ -286,11 +291,10 @@ return {
       reason = "not built yet",
       why = "Nothing speaks against them.",
       names = [[
-        F.celu_ F.elu_ F.embedding(max_norm) F.embedding(norm_type) F.embedding(scale_grad_by_freq)
-        F.fractional_max_pool2d F.fractional_max_pool3d F.gumbel_softmax(eps) F.hardtanh_ F.l1_loss(weight)
-        F.leaky_relu_ F.linear_cross_entropy(label_smoothing) F.linear_cross_entropy(linear_bias)
-        F.linear_cross_entropy(options) F.lp_pool3d F.mse_loss(weight) F.pdist F.relu_ F.rrelu F.rrelu_ F.selu_
-        F.softmin(dtype) F.threshold_ F.triplet_margin_with_distance_loss Module.add_module Module.buffers(recurse)
+        F.embedding(max_norm) F.embedding(norm_type) F.embedding(scale_grad_by_freq) F.fractional_max_pool2d
+        F.fractional_max_pool3d F.gumbel_softmax(eps) F.l1_loss(weight) F.linear_cross_entropy(label_smoothing)
+        F.linear_cross_entropy(linear_bias) F.linear_cross_entropy(options) F.lp_pool3d F.mse_loss(weight) F.pdist
+        F.rrelu F.rrelu_ F.softmin(dtype) F.triplet_margin_with_distance_loss Module.add_module Module.buffers(recurse)
         Module.get_buffer Module.get_extra_state Module.get_parameter Module.get_submodule
         Module.load_state_dict(assign) Module.modules(remove_duplicate) Module.named_buffers(prefix)
         Module.named_buffers(recurse) Module.named_buffers(remove_duplicate) Module.named_children
@@ -317,31 +321,29 @@ return {
         Tensor.retains_grad Tensor.round(decimals) Tensor.round_(decimals) Tensor.short Tensor.split_with_sizes
         Tensor.sub(alpha) Tensor.sub_(alpha) Tensor.subtract(alpha) Tensor.subtract_(alpha) Tensor.sum_to_size
         Tensor.tensor_split Tensor.trace Tensor.vsplit init.dirac_ init.eye_ init.sparse_ linalg.cholesky_ex
-        linalg.cross linalg.diagonal linalg.householder_product linalg.inv_ex linalg.ldl_factor linalg.ldl_factor_ex
-        linalg.ldl_solve linalg.lu linalg.lu_factor linalg.lu_factor_ex linalg.matmul linalg.matrix_exp
-        linalg.matrix_sqrth linalg.solve_ex linalg.tensorinv linalg.tensorsolve linalg.vander linalg.vecdot
-        lr_scheduler.MultiplicativeLR(last_epoch) lr_scheduler.SequentialLR(last_epoch) nn.AdaptiveLogSoftmaxWithLoss
-        nn.BatchNorm1d(bias) nn.BatchNorm2d(bias) nn.DataParallel nn.Embedding(max_norm) nn.Embedding(norm_type)
-        nn.Embedding(scale_grad_by_freq) nn.FractionalMaxPool2d nn.FractionalMaxPool3d nn.GRU(proj_size)
-        nn.GroupNorm(bias) nn.LPPool3d nn.LinearCrossEntropyLoss nn.ModuleDict(modules)
+        linalg.householder_product linalg.inv_ex linalg.ldl_factor linalg.ldl_factor_ex linalg.ldl_solve linalg.lu
+        linalg.lu_factor linalg.lu_factor_ex linalg.matrix_exp linalg.matrix_sqrth linalg.solve_ex linalg.tensorinv
+        linalg.tensorsolve lr_scheduler.MultiplicativeLR(last_epoch) lr_scheduler.SequentialLR(last_epoch)
+        nn.AdaptiveLogSoftmaxWithLoss nn.BatchNorm1d(bias) nn.BatchNorm2d(bias) nn.DataParallel nn.Embedding(max_norm)
+        nn.Embedding(norm_type) nn.Embedding(scale_grad_by_freq) nn.FractionalMaxPool2d nn.FractionalMaxPool3d
+        nn.GRU(proj_size) nn.GroupNorm(bias) nn.LPPool3d nn.LinearCrossEntropyLoss nn.ModuleDict(modules)
         nn.MultiheadAttention(add_bias_kv) nn.MultiheadAttention(add_zero_attn) nn.MultiheadAttention(batch_first)
         nn.MultiheadAttention(kdim) nn.MultiheadAttention(vdim) nn.Parameter(data) nn.ParameterDict nn.ParameterList
         nn.RNN(proj_size) nn.RReLU nn.Softmax2d nn.SyncBatchNorm nn.Transformer(custom_decoder)
         nn.Transformer(custom_encoder) nn.TripletMarginWithDistanceLoss optim.Adafactor
         optim.Adam(decoupled_weight_decay) optim.swa_utils.AveragedModel(multi_avg_fn)
         optim.swap_in_optimizer_params_and_state torch.add(alpha) torch.alpha_dropout_ torch.bernoulli(p) torch.binomial
-        torch.bitwise_left_shift torch.bitwise_right_shift torch.broadcast_tensors torch.cdist(compute_mode)
-        torch.cholesky_inverse torch.cholesky_solve torch.cumulative_trapezoid torch.div(rounding_mode)
-        torch.divide(rounding_mode) torch.dropout_ torch.dsplit torch.embedding(scale_grad_by_freq)
-        torch.feature_alpha_dropout_ torch.fill torch.float_power torch.frexp torch.gcd torch.gcd_ torch.get_device
-        torch.gradient torch.histogram torch.histogramdd torch.hsplit torch.igamma torch.igammac torch.index_add(alpha)
-        torch.index_put(accumulate) torch.index_put_(accumulate) torch.is_signed torch.lcm torch.lcm_ torch.ldexp
-        torch.ldexp_ torch.load(map_location) torch.logdet torch.matrix_exp torch.meshgrid(indexing) torch.mvlgamma
-        torch.nextafter torch.nonzero_static torch.norm(dtype) torch.normal torch.pdist torch.poisson torch.randint_like
-        torch.randperm(dtype) torch.repeat_interleave(output_size) torch.round(decimals) torch.round_(decimals)
-        torch.rrelu torch.rrelu_ torch.rsub torch.set_printoptions(edgeitems) torch.set_printoptions(linewidth)
-        torch.set_printoptions(profile) torch.set_printoptions(sci_mode) torch.split_with_sizes torch.sub(alpha)
-        torch.subtract(alpha) torch.unravel_index torch.vsplit utils.fuse_conv_bn_eval utils.fuse_conv_bn_weights
+        torch.bitwise_left_shift torch.bitwise_right_shift torch.cdist(compute_mode) torch.cholesky_inverse
+        torch.cholesky_solve torch.div(rounding_mode) torch.divide(rounding_mode) torch.dropout_
+        torch.embedding(scale_grad_by_freq) torch.feature_alpha_dropout_ torch.fill torch.frexp torch.gcd torch.gcd_
+        torch.get_device torch.gradient torch.histogram torch.histogramdd torch.igamma torch.igammac
+        torch.index_add(alpha) torch.index_put(accumulate) torch.index_put_(accumulate) torch.is_signed torch.lcm
+        torch.lcm_ torch.ldexp torch.ldexp_ torch.load(map_location) torch.matrix_exp torch.meshgrid(indexing)
+        torch.mvlgamma torch.nextafter torch.nonzero_static torch.norm(dtype) torch.normal torch.pdist torch.poisson
+        torch.randint_like torch.randperm(dtype) torch.repeat_interleave(output_size) torch.round(decimals)
+        torch.round_(decimals) torch.rrelu torch.rrelu_ torch.set_printoptions(edgeitems)
+        torch.set_printoptions(linewidth) torch.set_printoptions(profile) torch.set_printoptions(sci_mode)
+        torch.split_with_sizes torch.sub(alpha) torch.subtract(alpha) utils.fuse_conv_bn_eval utils.fuse_conv_bn_weights
         utils.fuse_linear_bn_eval utils.fuse_linear_bn_weights utils.parametrizations.orthogonal utils.rnn.pad_sequence
         utils.rnn.unpad_sequence Tensor.unique(sorted) Tensor.unique(dim) Tensor.unique_consecutive(dim)
         torch.einsum(path) torch.isin(assume_unique) torch.unique_consecutive(dim) nn.ConvTranspose1d(padding_mode)
@@ -351,7 +353,8 @@ return {
         F.embedding_bag(max_norm) F.embedding_bag(norm_type) F.embedding_bag(scale_grad_by_freq)
         F.interpolate(recompute_scale_factor) Tensor.pinverse(rcond) Tensor.svd(some) Tensor.svd(compute_uv)
         torch.pinverse(rcond) torch.svd(some) torch.svd(compute_uv) linalg.lstsq(driver) linalg.svd(driver)
-        linalg.svdvals(driver) Tensor.stft(align_to_window) torch.stft(align_to_window)
+        linalg.svdvals(driver) Tensor.stft(align_to_window) torch.stft(align_to_window) F.elu_(scale)
+        F.elu_(input_scale) F.leaky_relu_(negative_slope)
       ]],
     },
   },
