@@ -244,13 +244,14 @@ end)
 -- {==== diagonals and triangles ====
 
 -- Where a triangle of ones lies in a matrix.
-local function triangle(name, keep)
+local function triangle(name, cut)
   return function(rows, columns, offset, options)
     if rows < 0 or columns < 0 then
       fail(format("%s: %d rows and %d columns; there are 0 or more", name, rows, columns))
     end
     local ones = gb.ones(rows, columns, { dtype = "uint8", device = options.device })
-    return ones[keep](ones, offset):nonzero():t():to(options.dtype or "int64"):contiguous()
+    local dtype = options.dtype or "int64"
+    return gb[cut](ones, offset):nonzero():t():to(dtype):contiguous()
   end
 end
 

@@ -371,7 +371,7 @@ function native.late.public_names()
     if not class and kind ~= "tensor" and kind ~= "Module" and not rawget(gb.nn, kind) then
       class = native.methods("gibbous." .. (native_names[kind] or kind))
     end
-    if class then add_class(list, kind, class) end
+    if class then add_class(list, kind, class, is_class(class)) end
   end
   table.sort(list, function(a, b) return a.name < b.name end)
   return list

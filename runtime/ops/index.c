@@ -650,8 +650,8 @@ static gb_status repeat_interleave_compose(gb_op_call *call) {
   GB_TRY(gb_require_integer(call, GB_IN_AT(repeat_interleave, repeats)));
   if (repeats->ndim > 1 || repeats->numel != in->x->shape[dim])
     return gb_call_fail(call, GB_ESHAPE, "repeats has shape %s; it is a number, or a vector of %" PRId64 ", one for "
-                        "each position along dimension %d", gb_shape_text(repeats->ndim, repeats->shape, text, sizeof text),
-                        in->x->shape[dim], dim + 1);
+                        "each position along dimension %d",
+                        gb_shape_text(repeats->ndim, repeats->shape, text, sizeof text), in->x->shape[dim], dim + 1);
   return repeat_each(call, in->x, dim, repeats);
 }
 

@@ -324,7 +324,7 @@ return {
         linalg.householder_product linalg.inv_ex linalg.ldl_factor linalg.ldl_factor_ex linalg.ldl_solve linalg.lu
         linalg.lu_factor linalg.lu_factor_ex linalg.matrix_exp linalg.matrix_sqrth linalg.solve_ex linalg.tensorinv
         linalg.tensorsolve lr_scheduler.MultiplicativeLR(last_epoch) lr_scheduler.SequentialLR(last_epoch)
-        nn.AdaptiveLogSoftmaxWithLoss nn.BatchNorm1d(bias) nn.BatchNorm2d(bias) nn.DataParallel nn.Embedding(max_norm)
+        nn.AdaptiveLogSoftmaxWithLoss nn.BatchNorm1d(bias) nn.BatchNorm2d(bias) nn.Embedding(max_norm)
         nn.Embedding(norm_type) nn.Embedding(scale_grad_by_freq) nn.FractionalMaxPool2d nn.FractionalMaxPool3d
         nn.GRU(proj_size) nn.GroupNorm(bias) nn.LPPool3d nn.LinearCrossEntropyLoss nn.ModuleDict(modules)
         nn.MultiheadAttention(add_bias_kv) nn.MultiheadAttention(add_zero_attn) nn.MultiheadAttention(batch_first)
@@ -354,7 +354,8 @@ return {
         F.interpolate(recompute_scale_factor) Tensor.pinverse(rcond) Tensor.svd(some) Tensor.svd(compute_uv)
         torch.pinverse(rcond) torch.svd(some) torch.svd(compute_uv) linalg.lstsq(driver) linalg.svd(driver)
         linalg.svdvals(driver) Tensor.stft(align_to_window) torch.stft(align_to_window) F.elu_(scale)
-        F.elu_(input_scale) F.leaky_relu_(negative_slope)
+        F.elu_(input_scale) F.leaky_relu_(negative_slope) nn.DataParallel(device_ids) nn.DataParallel(output_device)
+        nn.DataParallel(dim)
       ]],
     },
   },

@@ -12,6 +12,7 @@ local parallel = {}
 gb.nn.parallel = parallel
 
 local DataParallel = Module:extend("DataParallel")
+native.classes.DataParallel = DataParallel
 
 local function state_of(self)
   local mine = private(self, "parallel")
@@ -73,7 +74,8 @@ DataParallel.shards = define("DataParallel:shards(batch...: any) -> function: Ru
   gradient of the mean over the whole batch, with the same bits on every process and for every number of them; what \z
   it had before is added to. Every process is given the whole batch. Errors: tensors with different numbers of \z
   samples, a loop within a loop, processes that do not agree. Example: local ddp = \z
-  gb.nn.parallel.DataParallel(gb.nn.Linear(4, 2)) for part in ddp:shards(gb.rand(16, 4)) do ddp(part):sum():backward() end", "strict", function(self, ...)
+  gb.nn.parallel.DataParallel(gb.nn.Linear(4, 2)) for part in ddp:shards(gb.rand(16, 4)) do \z
+  ddp(part):sum():backward() end", "strict", function(self, ...)
   local state, batch = state_of(self), pack(...)
   local samples = samples_of(batch)
   state:begin(Module.parameters(self.module), Module.buffers(self.module), samples)
