@@ -129,8 +129,11 @@ local function live_now()
   return kept { 0, 0, 0, current.weight_copies, current.saved, current.other, current.scratch }
 end
 
--- What a forward and a backward pass in this precision keep at most.
+-- What a forward and a backward pass in this precision keep at most, beside gradients, which are there before.
 local function activations(model, inputs, precision)
+  for _, p in ipairs(Module.parameters(model)) do
+    if p.requires_grad then p.grad = gb.zeros_like(p) end
+  end
   collectgarbage()
   collectgarbage()
   local before = live_now()

@@ -47,6 +47,11 @@ describe("a summary", function()
     expect(report.memory["32-true"].activations >= 2 * one):to_be(true)
     expect(report.memory["32-true"].activations <= 8 * one):to_be(true)
   end)
+  it("counts gradients once", function()
+    local heavy = nn.Linear(500, 500) -- a megabyte of gradients, and next to no activations
+    local m = gb.summary(heavy, gb.randn(2, 500), quiet).memory["32-true"]
+    expect(m.activations < m.gradients / 4):to_be(true)
+  end)
   it("says that 16 bits need less where activations weigh most", function()
     local wide = nn.Sequential(nn.Linear(32, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 1))
     local m = gb.summary(wide, gb.randn(2048, 32), quiet).memory
