@@ -138,10 +138,20 @@ static gb_status runtime_failure(gb_cuda *cuda, int code, const char *what) {
   return cuda->engine->fail(cuda->context, GB_EDEVICE, "%s failed: %s", what, gb_rt_text(code));
 }
 
+static bool waits_for_each(const gb_cuda *cuda) { return cuda->blocking || cuda->context->modes->anomaly; }
+
+/* How to learn which op it was, where that is not known. */
+static const char *cure_of(const gb_cuda *cuda) {
+  return waits_for_each(cuda) ? "" : "; it was some op since the last wait: run under gb.anomaly to learn which";
+}
+
 /* Fail for the first failed launch that was not reported yet. */
 static gb_status launch_failure(gb_cuda *cuda) {
   const char *kernel = NULL;
   int code = gb_rt_launch_error(&kernel);
+  if (code && !kernel)
+    return cuda->engine->fail(cuda->context, GB_EDEVICE, "an earlier kernel failed: %s%s", gb_rt_text(code),
+                              cure_of(cuda));
   return code ? cuda->engine->fail(cuda->context, GB_EDEVICE, "kernel %s: %s", kernel, gb_rt_text(code)) : GB_OK;
 }
 
@@ -162,13 +172,10 @@ static gb_status enter(gb_cuda *cuda) {
   return code ? runtime_failure(cuda, code, "choosing the device") : GB_OK;
 }
 
-static bool waits_for_each(const gb_cuda *cuda) { return cuda->blocking || cuda->context->modes->anomaly; }
-
 /* The device failed at earlier work; which work is not known here. */
 static gb_status late_failure(gb_cuda *cuda, int code) {
   return cuda->engine->fail(cuda->context, GB_EDEVICE, "the device failed: %s%s", gb_rt_text(code),
-                            waits_for_each(cuda) ? "" : "; it was some op since the last wait: run under gb.anomaly "
-                                                        "to learn which");
+                            cure_of(cuda));
 }
 
 /* Wait for the stream; then report, once, what a kernel found. */
@@ -286,7 +293,14 @@ static gb_status run(gb_op_call *call) {
 
 static void *device_alloc(void *state, size_t bytes, size_t alignment) {
   (void)alignment; /* 256 bytes, as the pool asks */
-  return enter(state) == GB_OK ? gb_rt_alloc(bytes) : NULL;
+  gb_cuda *cuda = state;
+  if (enter(cuda) != GB_OK) return NULL;
+  void *block = gb_rt_alloc(bytes);
+  int code = block ? 0 : gb_rt_alloc_error();
+  if (code)
+    cuda->engine->fail(cuda->context, GB_EDEVICE, "the device failed before %zu bytes were asked for: %s%s", bytes,
+                       gb_rt_text(code), cure_of(cuda));
+  return block;
 }
 
 static void device_free(void *state, void *block, size_t bytes) {
@@ -547,7 +561,8 @@ static int open_device(gb_cuda *cuda, int *count) {
   cuda->fault_seen = gb_rt_host_alloc(sizeof *cuda->fault_seen);
   cuda->advance = gb_rt_alloc(ADVANCE_BYTES);
   cuda->uploads = gb_uploads_open(cuda->stream);
-  if (!cuda->fault || !cuda->fault_seen || !cuda->advance || !cuda->uploads) return NO_MEMORY;
+  if (!cuda->fault || !cuda->fault_seen || !cuda->advance || !cuda->uploads)
+    return gb_rt_alloc_error() ? gb_rt_alloc_error() : NO_MEMORY;
   code = gb_rt_set(cuda->stream, cuda->advance, 0, ADVANCE_BYTES);
   return code ? code : gb_rt_set(cuda->stream, cuda->fault, 0, sizeof *cuda->fault);
 }

@@ -38,6 +38,8 @@ void *gb_rt_alloc(size_t bytes);         /* device memory, aligned to 256 bytes;
 void gb_rt_free(void *block, size_t bytes); /* waits for the device */
 void *gb_rt_host_alloc(size_t bytes);    /* pinned host memory, which copies need not wait for */
 void gb_rt_host_free(void *block);
+/* Why the last of these two on this thread gave NULL, where it was not for lack of memory: a code; else 0. */
+int gb_rt_alloc_error(void);
 
 int gb_rt_stream_open(gb_stream *out);
 void gb_rt_stream_close(gb_stream stream);
@@ -66,7 +68,8 @@ int gb_rt_capture_end(gb_stream stream, gb_graph **out);
 int gb_rt_graph_launch(gb_graph *graph, gb_stream stream);
 void gb_rt_graph_close(gb_graph *graph);
 
-/* The first launch that failed since the last call of this, and its kernel; or 0. GB_LAUNCH records them. */
+/* The first launch that failed since the last call of this, and its kernel; or 0. GB_LAUNCH records them. A fault of
+ * work that was launched before shows at any later launch: then the kernel is NULL. */
 void gb_rt_launched(const char *kernel);
 int gb_rt_launch_error(const char **kernel);
 

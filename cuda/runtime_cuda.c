@@ -49,6 +49,16 @@ static enum cudaStreamCaptureMode relax(void) {
 
 static void restore(enum cudaStreamCaptureMode mode) { cudaThreadExchangeStreamCaptureMode(&mode); }
 
+static _Thread_local int alloc_code;
+
+/* An allocation has ended: remember why it failed, unless for lack of memory. */
+static void *allocated(int code, void *block) {
+  alloc_code = code == cudaErrorMemoryAllocation ? 0 : code;
+  return code ? NULL : block;
+}
+
+int gb_rt_alloc_error(void) { return alloc_code; }
+
 void *gb_rt_alloc(size_t bytes) {
   void *block = NULL;
   enum cudaStreamCaptureMode mode = relax();
@@ -59,7 +69,7 @@ void *gb_rt_alloc(size_t bytes) {
     if (code) cudaFree(block);
   }
   restore(mode);
-  return code ? NULL : block;
+  return allocated(code, block);
 }
 
 void gb_rt_free(void *block, size_t bytes) {
@@ -74,7 +84,7 @@ void *gb_rt_host_alloc(size_t bytes) {
   enum cudaStreamCaptureMode mode = relax();
   int code = told(cudaHostAlloc(&block, bytes, cudaHostAllocDefault));
   restore(mode);
-  return code ? NULL : block;
+  return allocated(code, block);
 }
 
 void gb_rt_host_free(void *block) {
@@ -162,11 +172,24 @@ void gb_rt_graph_close(gb_graph *graph) {
 static _Thread_local int launch_code;
 static _Thread_local const char *launch_kernel;
 
+/* Errors of work that ran, which every later call repeats: a launch that meets one is not the one that failed. */
+static bool is_of_earlier(cudaError_t code) {
+  static const cudaError_t late[] = {
+    cudaErrorECCUncorrectable, cudaErrorNvlinkUncorrectable, cudaErrorIllegalAddress, cudaErrorLaunchTimeout,
+    cudaErrorAssert, cudaErrorHardwareStackError, cudaErrorIllegalInstruction, cudaErrorMisalignedAddress,
+    cudaErrorInvalidAddressSpace, cudaErrorInvalidPc, cudaErrorLaunchFailure, cudaErrorMpsClientTerminated,
+    cudaErrorExternalDevice,
+  };
+  for (size_t i = 0; i < sizeof late / sizeof *late; i++)
+    if (late[i] == code) return true;
+  return false;
+}
+
 void gb_rt_launched(const char *kernel) {
   cudaError_t code = cudaGetLastError();
   if (code == cudaSuccess || launch_code) return;
   launch_code = (int)code;
-  launch_kernel = kernel;
+  launch_kernel = is_of_earlier(code) ? NULL : kernel;
 }
 
 int gb_rt_launch_error(const char **kernel) {

@@ -176,9 +176,11 @@ gb_block *gb_context_alloc(gb_context *context, gb_device device, size_t bytes, 
     reclaim(context);
     if (!context->capturing) gb_pool_flush(pool);
     atomic_store(&context->budget.refused, false);
+    context->error_code = GB_OK;
     block = gb_pool_alloc(pool, bytes, category);
   }
-  if (!block) fail_memory_of(context, device, bytes);
+  /* a device that failed for another reason than lack of memory has said so */
+  if (!block && context->error_code == GB_OK) fail_memory_of(context, device, bytes);
   return block;
 }
 

@@ -567,7 +567,10 @@ extern "C" void gb_machine_fail(const char *kernel, const char *format, ...) {
 }
 
 extern "C" int gb_rt_launch_error(const char **kernel) {
-  if (!m.has_failed) return 0;
+  if (!m.has_failed) {
+    *kernel = NULL;
+    return gb_machine_broken();
+  }
   m.has_failed = false;
   *kernel = m.failed_kernel;
   return 1;

@@ -15,6 +15,9 @@ void gb_machine_enter(void);
 void gb_machine_leave(void);
 /* Note a failure; the first one stays until gb_rt_launch_error asks. */
 void gb_machine_fail(const char *kernel, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The code of a device that an earlier kernel broke, which every call repeats; 0: it works. A device breaks when the
+ * file that GIBBOUS_CUDA_BROKEN_BY names comes to be. */
+int gb_machine_broken(void);
 int gb_machine_captures(gb_stream stream);
 /* Do work(copy of the argument's bytes) now, or with every replay of the graph that the stream captures. */
 void gb_machine_do(gb_stream stream, void (*work)(void *argument), void (*release)(void *argument), void *argument);

@@ -209,6 +209,34 @@ describe("a fault", function()
   end)
 end)
 
+-- The emulated device breaks when the file comes to be: a kernel that was launched before wrote where it may not.
+if emulated then describe("a device that an earlier kernel broke", function()
+  it("is told as that: by who asks for memory, by who launches, by who opens it", function()
+    local name = os.tmpname()
+    os.remove(name)
+    local text = process("GIBBOUS_CUDA_BROKEN_BY='" .. name .. "'", ([[
+      local gb = require "gibbous"
+      local x = gb.ones(1 << 20, { device = "cuda" })
+      x:add_(1)
+      gb.cuda.synchronize()
+      io.open("%s", "w"):close()
+      print((select(2, pcall(function() return gb.ones(1 << 26, { device = "cuda" }) end))))
+      print(gb.last_error().code)
+      print((select(2, pcall(function() x:add_(1) end))))
+    ]]):format(name))
+    local opening = process("GIBBOUS_CUDA_BROKEN_BY='" .. name .. "'", [[
+      print((select(2, pcall(function() require "gibbous".ones(1, { device = "cuda" }) end))))
+    ]])
+    os.remove(name)
+    matches(text, "^[^\n]*the device failed before 268435456 bytes were asked for: an illegal memory access")
+    expect(text:find("out of memory", 1, true)):to_be(nil)
+    matches(text, "\nEDEVICE\n")
+    matches(text, "\n[^\n]*add[^\n]*an earlier kernel failed: an illegal memory access [^\n]*gb.anomaly")
+    expect(text:find("_kernel: an illegal", 1, true)):to_be(nil)
+    matches(opening, "not available: an illegal memory access")
+  end)
+end) end
+
 describe("memory", function()
   it("of a graph is not given away while it lives", function()
     local step = gb.cuda.graph(function(x) return ((x * 2):exp() + 1):log():sum() end, { gb.zeros(1 << 16) })
