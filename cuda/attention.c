@@ -7,6 +7,7 @@
  * operands read once, the results written once. */
 #include "cuda/attention.h"
 
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -16,7 +17,7 @@
 #include "cuda/cuda.h"
 
 /* The tensors that are bound to memory when a graph runs. */
-enum { QUERY = 1, KEY, VALUE, OUT, STATS, SCALE, MINUS_INFINITY, GRAD, DQUERY, DKEY, DVALUE, ONE, ROW_SUMS,
+enum { QUERY = 1, KEY, VALUE, OUT, STATS, SCALE, UNSEEN, GRAD, DQUERY, DKEY, DVALUE, ONE, ROW_SUMS,
        DQUERY_SUMS };
 
 /* {==== forward ==== */
@@ -33,7 +34,7 @@ static gb_dnn_part transposed(gb_dnn_graph *g, int64_t id, gb_dtype dtype, shape
                        (int64_t[]){ shape.size[0], shape.size[1], shape.size[3], shape.size[2] }, turned);
 }
 
-/* scale * query @ key^T, with minus infinity where a query may not look. */
+/* scale * query @ key^T, with the value for it where a query may not look. */
 static gb_dnn_part scores(gb_dnn_graph *g, const gb_attention *a, gb_dnn_part query, gb_dnn_part key,
                           gb_dnn_part scale) {
   shape4 s = shape_of(a, a->heads, a->tq, a->tk);
@@ -49,7 +50,7 @@ static gb_dnn_part scores(gb_dnn_graph *g, const gb_attention *a, gb_dnn_part qu
   gb_dnn_position(g, 2, scaled, row);
   gb_dnn_position(g, 3, scaled, column);
   gb_dnn_pointwise(g, CUDNN_POINTWISE_CMP_GE, row, column, NULL, seen);
-  gb_dnn_pointwise(g, CUDNN_POINTWISE_BINARY_SELECT, scaled, gb_dnn_scalar(g, MINUS_INFINITY, 4), seen, masked);
+  gb_dnn_pointwise(g, CUDNN_POINTWISE_BINARY_SELECT, scaled, gb_dnn_scalar(g, UNSEEN, 4), seen, masked);
   return masked;
 }
 
@@ -70,13 +71,13 @@ void gb_attention_forward_graph(gb_dnn_graph *g, const void *what) {
   gb_dnn_pointwise(g, CUDNN_POINTWISE_SUB, masked, largest, NULL, less);
   gb_dnn_pointwise(g, CUDNN_POINTWISE_EXP, less, NULL, NULL, powers);
   gb_dnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, powers, sum);
-  if (a->lse) {
-    gb_dnn_part log = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, one.size, NULL);
-    gb_dnn_part stats = gb_dnn_tensor(g, STATS, CUDNN_DATA_FLOAT, 4, one.size,
-                                      (int64_t[]){ a->heads * a->tq, a->tq, 1, 1 });
-    gb_dnn_pointwise(g, CUDNN_POINTWISE_LOG, sum, NULL, NULL, log);
-    gb_dnn_pointwise(g, CUDNN_POINTWISE_ADD, largest, log, NULL, stats);
-  }
+  /* The library's pattern has the log-sum-exp also where nobody asks for it. */
+  const int64_t stats_stride[4] = { a->heads * a->tq, a->tq, 1, 1 };
+  gb_dnn_part log = gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, one.size, NULL);
+  gb_dnn_part stats = a->lse ? gb_dnn_tensor(g, STATS, CUDNN_DATA_FLOAT, 4, one.size, stats_stride)
+      : gb_dnn_virtual(g, CUDNN_DATA_FLOAT, 4, one.size, stats_stride);
+  gb_dnn_pointwise(g, CUDNN_POINTWISE_LOG, sum, NULL, NULL, log);
+  gb_dnn_pointwise(g, CUDNN_POINTWISE_ADD, largest, log, NULL, stats);
   gb_dnn_part shares = gb_dnn_virtual(g, type, 4, s.size, NULL);
   gb_dnn_pointwise(g, CUDNN_POINTWISE_DIV, powers, sum, NULL, shares);
   gb_dnn_matmul(g, shares, value, gb_dnn_tensor(g, OUT, type, 4, y.size, a->y_stride));
@@ -188,12 +189,14 @@ static gb_dnn_key key_of(const gb_attention *a, bool backward) {
 
 /* The operands that both directions have. */
 static void bind_operands(gb_dnn_bound *bound, const gb_attention *a) {
-  static const float minus_infinity = -INFINITY;
+  /* As NVIDIA's frontend fills it: engines before 9.10 want a number there. */
+  static const float minus_infinity = -INFINITY, lowest = -FLT_MAX;
+  const float *unseen = cudnnGetVersion() < 91000 ? &lowest : &minus_infinity;
   gb_dnn_bind(bound, QUERY, a->query);
   gb_dnn_bind(bound, KEY, a->key);
   gb_dnn_bind(bound, VALUE, a->value);
   gb_dnn_bind(bound, SCALE, &a->scale);
-  if (a->causal) gb_dnn_bind(bound, MINUS_INFINITY, &minus_infinity);
+  if (a->causal) gb_dnn_bind(bound, UNSEEN, unseen);
   if (a->lse) gb_dnn_bind(bound, STATS, a->lse);
 }
 

@@ -35,6 +35,12 @@ static void finish(gb_dnn_graph *g, const gb_conv *conv, gb_dnn_part from, gb_dn
   if (conv->relu) gb_dnn_pointwise(g, CUDNN_POINTWISE_RELU_FWD, from, NULL, NULL, y);
 }
 
+/* The weight's gradient before it is stored. */
+static gb_dnn_part sums_of_weight(gb_dnn_graph *g, const gb_conv *conv, cudnnDataType_t compute) {
+  int64_t c = conv->c / conv->groups, h = conv->kernel[0], w = conv->kernel[1];
+  return gb_dnn_virtual(g, compute, 4, (int64_t[]){ conv->o, c, h, w }, (int64_t[]){ c * h * w, 1, w * c, c });
+}
+
 /* The padding behind the input. */
 static int64_t after_of(const gb_conv *c, int i) {
   return gb_padding_after(c->in[i], c->out[i], c->kernel[i], c->stride[i], c->padding[i], c->dilation[i]);
@@ -51,13 +57,16 @@ void gb_conv_graph(gb_dnn_graph *g, const void *what) {
                            { conv->dilation[0], conv->dilation[1] }, { after_of(conv, 0), after_of(conv, 1) } };
   gb_dnn_part x = gb_dnn_image(g, X, conv->kind == GB_CONV_BACKWARD_INPUT ? gb_dnn_type(conv->result) : type, conv->n,
                                conv->c, conv->in);
-  gb_dnn_part weight = gb_dnn_image(g, WEIGHT, conv->kind == GB_CONV_BACKWARD_WEIGHT ? gb_dnn_type(conv->result) : type,
-                                    conv->o,
-                                     conv->c / conv->groups, conv->kernel);
+  bool into_weight = conv->kind == GB_CONV_BACKWARD_WEIGHT, widens = into_weight && conv->result != conv->dtype;
+  gb_dnn_part weight = gb_dnn_image(g, WEIGHT, into_weight ? gb_dnn_type(conv->result) : type, conv->o,
+                                    conv->c / conv->groups, conv->kernel);
   gb_dnn_part y = gb_dnn_image(g, Y, conv->kind == GB_CONV_FORWARD ? gb_dnn_type(conv->result) : type, conv->n, conv->o,
                                conv->out);
   gb_dnn_part sum = conv->kind == GB_CONV_FORWARD ? sums(g, conv, y, compute) : y;
-  gb_dnn_convolve(g, kinds[conv->kind], compute, &window, x, weight, sum);
+  gb_dnn_part into = widens ? sums_of_weight(g, conv, compute) : weight;
+  gb_dnn_convolve(g, kinds[conv->kind], compute, &window, x, into, sum);
+  /* Engines store 16 bits from 16 bits, and what another operation makes of it: a copy gets the float32 out. */
+  if (widens) gb_dnn_pointwise(g, CUDNN_POINTWISE_IDENTITY, into, NULL, NULL, weight);
   if (sum != y) finish(g, conv, sum, y, compute);
 }
 

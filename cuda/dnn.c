@@ -344,6 +344,9 @@ static cudnnStatus_t open_heuristics(gb_dnn_graph *g, cudnnBackendHeurMode_t mod
   if (status == CUDNN_STATUS_SUCCESS)
     status = cudnnBackendSetAttribute(*out, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
                                       &g->graph);
+  if (status == CUDNN_STATUS_SUCCESS && g->device)
+    status = cudnnBackendSetAttribute(*out, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                                      &g->device);
   if (status == CUDNN_STATUS_SUCCESS)
     status = cudnnBackendSetAttribute(*out, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
   return status == CUDNN_STATUS_SUCCESS ? cudnnBackendFinalize(*out) : status;
@@ -403,12 +406,15 @@ static bool may_use(gb_dnn_part config, const gb_dnn_wish *wish) {
 }
 
 /* Make the plan of one configuration. False: the device cannot run it, or not within the wished workspace. */
-static bool try_config(gb_dnn_plan *p, cudnnHandle_t handle, gb_dnn_part config, const gb_dnn_wish *wish) {
+static bool try_config(gb_dnn_plan *p, gb_dnn_part config, const gb_dnn_wish *wish) {
   gb_dnn_part plan = NULL;
+  gb_dnn_graph *g = &p->graph;
   int64_t workspace = 0, count = 0;
   cudnnStatus_t status = cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan);
   if (status == CUDNN_STATUS_SUCCESS)
-    status = cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+    status = g->device ? cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP,
+                                                  CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &g->device)
+        : cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &g->handle);
   if (status == CUDNN_STATUS_SUCCESS)
     status = cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
                                       &config);
@@ -423,7 +429,7 @@ static bool try_config(gb_dnn_plan *p, cudnnHandle_t handle, gb_dnn_part config,
 }
 
 /* Go through the configurations that the heuristics name until one runs. */
-static void choose_config(gb_dnn_plan *p, cudnnHandle_t handle, const gb_dnn_wish *wish) {
+static void choose_config(gb_dnn_plan *p, const gb_dnn_wish *wish) {
   static const cudnnBackendHeurMode_t modes[] = { CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK };
   int seen = 0, refused = 0;
   for (int m = 0; m < 2 && !p->plan; m++) {
@@ -433,7 +439,7 @@ static void choose_config(gb_dnn_plan *p, cudnnHandle_t handle, const gb_dnn_wis
     for (int i = 0; i < count; i++) {
       bool usable = !p->plan && may_use(configs[i], wish);
       seen += !p->plan, refused += !p->plan && !usable;
-      if (!usable || !try_config(p, handle, configs[i], wish)) cudnnBackendDestroyDescriptor(configs[i]);
+      if (!usable || !try_config(p, configs[i], wish)) cudnnBackendDestroyDescriptor(configs[i]);
     }
   }
   if (!p->plan)
@@ -442,8 +448,9 @@ static void choose_config(gb_dnn_plan *p, cudnnHandle_t handle, const gb_dnn_wis
                          seen, refused);
 }
 
-static void plan_release(void *value) {
+void gb_dnn_plan_release(void *value) {
   gb_dnn_plan *p = value;
+  if (!p) return;
   if (p->plan) cudnnBackendDestroyDescriptor(p->plan);
   if (p->config) cudnnBackendDestroyDescriptor(p->config);
   gb_dnn_release(&p->graph);
@@ -461,7 +468,7 @@ gb_status gb_dnns_of(gb_cuda_call *call, gb_dnns **out) {
   gb_dnns *dnns = calloc(1, sizeof *dnns);
   cudnnStatus_t status = CUDNN_STATUS_ALLOC_FAILED;
   if (dnns) {
-    dnns->plans = gb_cache_open(sizeof(gb_dnn_key), MOST_PLANS, plan_release);
+    dnns->plans = gb_cache_open(sizeof(gb_dnn_key), MOST_PLANS, gb_dnn_plan_release);
     if (dnns->plans) status = cudnnCreate(&dnns->handle);
   }
   if (status == CUDNN_STATUS_SUCCESS) {
@@ -479,18 +486,25 @@ void gb_dnns_close(gb_dnns *dnns) {
   free(dnns);
 }
 
+gb_dnn_plan *gb_dnn_plan_make(cudnnHandle_t handle, gb_dnn_part device, gb_dnn_build build, const void *what,
+                              const gb_dnn_wish *wish) {
+  gb_dnn_plan *p = calloc(1, sizeof *p);
+  if (!p) return NULL;
+  gb_dnn_begin(&p->graph);
+  p->graph.handle = handle;
+  p->graph.device = device;
+  build(&p->graph, what);
+  if (gb_dnn_end(&p->graph)) choose_config(p, wish);
+  else memcpy(p->error, p->graph.error, sizeof p->error);
+  return p;
+}
+
 gb_dnn_plan *gb_dnn_plan_of(gb_dnns *dnns, const gb_dnn_key *key, gb_dnn_build build, const void *what,
                             const gb_dnn_wish *wish) {
   gb_dnn_plan *p = gb_cache_find(dnns->plans, key);
   if (p) return p;
-  p = calloc(1, sizeof *p);
-  if (!p) return NULL;
-  gb_dnn_begin(&p->graph);
-  p->graph.handle = dnns->handle;
-  build(&p->graph, what);
-  if (gb_dnn_end(&p->graph)) choose_config(p, dnns->handle, wish);
-  else memcpy(p->error, p->graph.error, sizeof p->error);
-  gb_cache_put(dnns->plans, key, p);
+  p = gb_dnn_plan_make(dnns->handle, NULL, build, what, wish);
+  if (p) gb_cache_put(dnns->plans, key, p);
   return p;
 }
 

@@ -24,6 +24,7 @@ typedef struct gb_dnn_graph {
   int n_pieces, n_ops;
   cudnnHandle_t handle;                /* of the device that engines are chosen for, which older versions of the library
                                           ask for; or NULL */
+  gb_dnn_part device;                  /* a description of the device, in the place of a handle; or NULL */
   int64_t next_virtual;                /* the id of the next tensor that only exists inside */
   cudnnStatus_t status;
   char error[256];                     /* what the library said at the first failure */
@@ -114,6 +115,11 @@ gb_status gb_dnns_of(gb_cuda_call *call, gb_dnns **out);
  * why. NULL: out of memory. */
 gb_dnn_plan *gb_dnn_plan_of(gb_dnns *dnns, const gb_dnn_key *key, gb_dnn_build build, const void *what,
                             const gb_dnn_wish *wish);
+/* The same without a cache, for the device of a handle or, where there is none, for one that is only described: then it
+ * can be prepared and not run. The caller releases it. */
+gb_dnn_plan *gb_dnn_plan_make(cudnnHandle_t handle, gb_dnn_part device, gb_dnn_build build, const void *what,
+                              const gb_dnn_wish *wish);
+void gb_dnn_plan_release(void *plan);
 /* How many configurations the heuristics name for a graph; this needs no device. */
 int gb_dnn_count_configs(gb_dnn_graph *g, cudnnBackendHeurMode_t mode);
 
