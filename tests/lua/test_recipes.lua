@@ -1,0 +1,124 @@
+-- test_recipes.lua - the recipes as users run them, on small data that is written here: each runs two epochs, and one
+-- that is stopped after the first and goes on ends with the same weights, bit for bit.
+
+local gb = require "gibbous"
+local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
+
+local gibbous = gb.test.program()
+local folder = os.tmpname()
+os.remove(folder)
+
+local function make_folder(name)
+  local path = folder .. name
+  assert(os.execute(("mkdir -p '%s'"):format(path)))
+  return path
+end
+make_folder ""
+
+local function put(name, text)
+  local path = folder .. "/" .. name
+  local f = assert(io.open(path, "wb"))
+  f:write(text)
+  f:close()
+  return path
+end
+
+-- {==== data ====
+
+gb.manual_seed(5)
+
+-- Digits in MNIST's format: count images of 28 x 28 bytes, and labels that say which third is bright.
+local function write_digits(name, count)
+  local images, labels = {}, {}
+  for i = 1, count do
+    local label, rows = i % 3, {}
+    for y = 1, 28 do
+      local bright = (y - 1) // 10 == label
+      for x = 1, 28 do rows[#rows + 1] = string.char(bright and 200 + (x * i) % 50 or (x * y * i) % 40) end
+    end
+    images[i], labels[i] = table.concat(rows), string.char(label)
+  end
+  put("mnist/" .. name .. "-images-idx3-ubyte", string.pack(">I4I4I4I4", 2051, count, 28, 28) .. table.concat(images))
+  put("mnist/" .. name .. "-labels-idx1-ubyte", string.pack(">I4I4", 2049, count) .. table.concat(labels))
+end
+make_folder "/mnist"
+write_digits("train", 64)
+write_digits("t10k", 16)
+
+-- Houses with a gap here and there.
+local houses = { "rooms,age,shore,median_house_value" }
+for i = 1, 60 do
+  houses[i + 1] = ("%s,%d,%s,%d"):format(i % 7 == 0 and "" or i % 5, i * 13 % 40, ({ "near", "far", "" })[i % 3 + 1],
+    1000 + i % 5 * 500 + i % 3 * 100)
+end
+local housing = put("housing.csv", table.concat(houses, "\n") .. "\n")
+
+-- ====}
+
+-- {==== runs ====
+
+local function command(recipe, options)
+  local pipe = assert(io.popen(("'%s' --threads 1 recipes/%s.lua %s 2>&1"):format(gibbous, recipe, options)))
+  local output = pipe:read("a")
+  return output, pipe:close() == true
+end
+
+-- What a run prints, and the weights that it ends with.
+local function run(recipe, options)
+  local out = folder .. "/weights.safetensors"
+  local output, ok = command(recipe, ("%s --device cpu --out '%s'"):format(options, out))
+  if not ok then error(recipe .. ": " .. output) end
+  local tensors = gb.load(out)
+  os.remove(out)
+  return output, tensors
+end
+
+-- Two epochs end with the weights of the second one alone, which goes on from the checkpoint of the first. A recipe
+-- with a loop of its own writes that as one file, the Trainer as one of those in a folder. Gives what is printed.
+local function expect_resumes(recipe, options)
+  local saved = folder .. "/" .. recipe
+  local output, whole
+  if command(recipe, "--help"):find("folder for a checkpoint", 1, true) then
+    output, whole = run(recipe, ("%s --epochs 2 --checkpoint '%s'"):format(options, saved))
+    saved = gb.data.files(saved, { ending = ".safetensors" })[1]
+    expect(saved:find("/epoch=1%-step=%d+%.safetensors$") ~= nil):to_be(true)
+  else
+    run(recipe, ("%s --epochs 1 --checkpoint '%s'"):format(options, saved))
+    output, whole = run(recipe, options .. " --epochs 2")
+  end
+  local _, parts = run(recipe, ("%s --epochs 2 --resume '%s'"):format(options, saved))
+  local count = 0
+  for name, t in pairs(whole) do
+    expect(t):to_equal_bits(parts[name])
+    count = count + 1
+  end
+  expect(count > 0):to_be(true)
+  return output
+end
+
+-- ====}
+
+-- Recipes that read or write pictures need a build that can.
+local picture_it = pcall(gb.io.image, "tests/golden/images/rgb.png") and it or function(name)
+  print("test_recipes: this build has no libpng; skipped: " .. name)
+end
+
+describe("recipes/dcgan.lua", function()
+  picture_it("goes on bit for bit, scores its digits and writes them as PNG", function()
+    local images = make_folder "/grids"
+    local output = expect_resumes("dcgan", ("--data '%s/mnist' --batch 16 --width 4 --noise 8 --images '%s' --score")
+      :format(folder, images))
+    expect(output:find("frechet distance %d+%.%d, classes %d") ~= nil):to_be(true)
+    expect(gb.data.images(images, { mode = "gray" }):get(2)):to_have_shape({ 1, 224, 224 })
+  end)
+end)
+
+describe("recipes/tabular.lua", function()
+  it("learns a table with gaps, and goes on bit for bit", function()
+    local output = expect_resumes("tabular", ("--data '%s' --batch 16 --width 8"):format(housing))
+    expect(output:find("R2 of the logarithm %-?%d+%.%d+") ~= nil):to_be(true)
+  end)
+end)
+
+os.execute(("rm -rf '%s'"):format(folder))
+gb.test.finish()
