@@ -3,9 +3,9 @@
 --   gibbous recipes/tabular.lua --data housing.csv
 --
 -- Each category has a row of an embedding (Guo, Berkhahn 2016), numbers are standardised, and a value that is missing
--- is its column's mean, or a category of its own. Every fifth row tests. The price is learned as its logarithm, of
--- which R2 is measured. On the house prices of California (20,640 rows) expect an R2 of 0.83 after 60 epochs, which
--- take a minute or two on two cores.
+-- is its column's mean, or a category of its own. The first row of every five tests. The price is learned as its logarithm, of
+-- which R2 is measured. On the house prices of California (20,640 rows) expect an R2 of 0.82 after 60 epochs, which
+-- take less than a minute on two cores.
 
 local gb = require "gibbous"
 local nn, F, data = gb.nn, gb.nn.functional, gb.data
@@ -27,7 +27,7 @@ gb.manual_seed(args.seed)
 -- Means, deviations and categories are learned from the training rows alone.
 local rows = { train = {}, test = {} }
 for i = 1, #data.csv(args.data, { target = args.target }) do
-  table.insert(i % 5 == 0 and rows.test or rows.train, i)
+  table.insert((i - 1) % 5 == 0 and rows.test or rows.train, i)
 end
 local preparation = data.Preparation { target = args.target, standardize = true }
 local train = preparation:fit(args.data, { rows = rows.train })

@@ -53,6 +53,14 @@ for i = 1, 60 do
 end
 local housing = put("housing.csv", table.concat(houses, "\n") .. "\n")
 
+-- Sentences of which one word tells the label.
+make_folder "/sentences"
+for name, word in pairs { neg = "dull", pos = "fine" } do
+  local lines = {}
+  for i = 1, 40 do lines[i] = ("film "):rep(i % 4) .. ("a %s %s"):format(word, ("day "):rep(i % 5)) end
+  put("sentences/rt-polarity." .. name, table.concat(lines, "\n") .. "\n")
+end
+
 -- ====}
 
 -- {==== runs ====
@@ -118,6 +126,16 @@ describe("recipes/tabular.lua", function()
     local output = expect_resumes("tabular", ("--data '%s' --batch 16 --width 8"):format(housing))
     expect(output:find("R2 of the logarithm %-?%d+%.%d+") ~= nil):to_be(true)
   end)
+end)
+
+describe("recipes/lstm_sentiment.lua", function()
+  for _, cell in ipairs { "LSTM", "GRU" } do
+    it(("learns sentences with a %s, and goes on bit for bit"):format(cell), function()
+      local output = expect_resumes("lstm_sentiment", ("--data '%s/sentences' --cell %s --batch 8 --width 8 --lr 0.05")
+        :format(folder, cell))
+      expect(output:find("test accuracy %d+%.%d+ %%") ~= nil):to_be(true)
+    end)
+  end
 end)
 
 os.execute(("rm -rf '%s'"):format(folder))
