@@ -53,6 +53,14 @@ for i = 1, 60 do
 end
 local housing = put("housing.csv", table.concat(houses, "\n") .. "\n")
 
+-- Pictures in folders of classes, one brighter than the other; eight of each train.
+for part, count in pairs { train = 8, test = 2 } do
+  for class, light in pairs { bright = 0.6, dark = 0.0 } do
+    local path = make_folder(("/pictures/%s/%s"):format(part, class))
+    for i = 1, count do pcall(gb.io.save_image, ("%s/%d.png"):format(path, i), gb.rand(3, 32, 32) * 0.4 + light) end
+  end
+end
+
 -- Sentences of which one word tells the label.
 make_folder "/sentences"
 for name, word in pairs { neg = "dull", pos = "fine" } do
@@ -106,6 +114,15 @@ end
 
 -- ====}
 
+-- How many parameters there are among weights: all but the statistics of norms.
+local function size_of(weights)
+  local count = 0
+  for name, t in pairs(weights) do
+    if not name:find "running_" and not name:find "num_batches_tracked" then count = count + t:numel() end
+  end
+  return count
+end
+
 -- Recipes that read or write pictures need a build that can.
 local picture_it = pcall(gb.io.image, "tests/golden/images/rgb.png") and it or function(name)
   print("test_recipes: this build has no libpng; skipped: " .. name)
@@ -136,6 +153,22 @@ describe("recipes/lstm_sentiment.lua", function()
       expect(output:find("test accuracy %d+%.%d+ %%") ~= nil):to_be(true)
     end)
   end
+end)
+
+describe("recipes/cifar_resnet.lua", function()
+  picture_it("learns pictures, and goes on bit for bit", function()
+    local output = expect_resumes("cifar_resnet", ("--data '%s/pictures' --batch 4"):format(folder))
+    expect(output:find("test accuracy %d+%.%d+ %%") ~= nil):to_be(true)
+  end)
+  picture_it("has ResNet-18 and 50 by name, and gives the same bits where blocks run again in backward", function()
+    local options = ("--data '%s/pictures' --batch 8 --epochs 1 --model resnet"):format(folder)
+    local _, kept = run("cifar_resnet", options .. "20")
+    local _, again = run("cifar_resnet", options .. "20 --recompute")
+    for name, t in pairs(kept) do expect(t):to_equal_bits(again[name]) end
+    -- as many parameters as published for ten classes, less the rows of eight of them
+    expect(size_of(select(2, run("cifar_resnet", options .. "18")))):to_be(11173962 - 8 * 513)
+    expect(size_of(select(2, run("cifar_resnet", options .. "50")))):to_be(23520842 - 8 * 2049)
+  end)
 end)
 
 os.execute(("rm -rf '%s'"):format(folder))
