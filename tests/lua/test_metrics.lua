@@ -137,6 +137,9 @@ describe("metrics of classes", function()
     expect(metrics:compute().iou):to_be_near(2 / 3, 1e-12)
     expect(metrics:compute().dice):to_be_near(0.8, 1e-12)
     expect(metrics:compute().accuracy):to_be(0.75)
+    local booleans = gb.Metrics { "iou" } -- a mask of true and false says the same
+    booleans:update(gb.tensor { { { { -1.0, 2.0 }, { 3.0, -2.0 } } } }, mask:eq(1))
+    expect(booleans:compute().iou):to_be_near(2 / 3, 1e-12)
     local classes = gb.Metrics { "iou" }
     classes:update(gb.tensor { { { { 1.0, -1.0 }, { -1.0, 1.0 } }, { { 0.0, 0.0 }, { 0.0, 0.0 } } } }, mask)
     expect(classes:compute().iou):to_be_near((1 / 2 + 2 / 3) / 2, 1e-12)
