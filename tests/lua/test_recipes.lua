@@ -61,6 +61,16 @@ for part, count in pairs { train = 8, test = 2 } do
   end
 end
 
+-- Cells of 64 x 64 with black walls, and the walls alone.
+make_folder "/cells/image"
+make_folder "/cells/label"
+for _, number in ipairs { 0, 1, 2, 3, 10, 24, 25 } do
+  local walls = gb.arange(64):remainder(16):lt(3):float():expand(64, 64)
+  local label = (1 - walls * (1 - walls:t())):unsqueeze(1)
+  pcall(gb.io.save_image, ("%s/cells/label/%d.png"):format(folder, number), label)
+  pcall(gb.io.save_image, ("%s/cells/image/%d.png"):format(folder, number), label * 0.7 + gb.rand(1, 64, 64) * 0.3)
+end
+
 -- Sentences of which one word tells the label.
 make_folder "/sentences"
 for name, word in pairs { neg = "dull", pos = "fine" } do
@@ -89,8 +99,8 @@ local function run(recipe, options)
   return output, tensors
 end
 
--- Two epochs end with the weights of the second one alone, which goes on from the checkpoint of the first. A recipe
--- with a loop of its own writes that as one file, the Trainer as one of those in a folder. Gives what is printed.
+-- Two epochs end with the weights of the second one alone, which goes on from the checkpoint of the first. Some
+-- recipes write that as a file, others as one of those in a folder. Gives what is printed.
 local function expect_resumes(recipe, options)
   local saved = folder .. "/" .. recipe
   local output, whole
@@ -168,6 +178,20 @@ describe("recipes/cifar_resnet.lua", function()
     -- as many parameters as published for ten classes, less the rows of eight of them
     expect(size_of(select(2, run("cifar_resnet", options .. "18")))):to_be(11173962 - 8 * 513)
     expect(size_of(select(2, run("cifar_resnet", options .. "50")))):to_be(23520842 - 8 * 2049)
+  end)
+end)
+
+describe("recipes/unet.lua", function()
+  picture_it("learns to draw walls, goes on bit for bit, and draws the test pictures", function()
+    local images = make_folder "/walls"
+    local output = expect_resumes("unet", ("--data '%s/cells' --images '%s' --crop 32 --width 4 --levels 2 --batch 2 \z
+      --checkpoint_every 1")
+      :format(folder, images))
+    expect(output:find("dice %d%.%d+, IoU %d%.%d+") ~= nil):to_be(true)
+    local drawn = gb.data.files(images)
+    expect(#drawn):to_be(2)
+    expect(drawn[2]):to_be(images .. "/25.png")
+    expect(gb.data.images(images, { mode = "gray" }):get(2)):to_have_shape({ 1, 64, 64 })
   end)
 end)
 
