@@ -71,6 +71,16 @@ for _, number in ipairs { 0, 1, 2, 3, 10, 24, 25 } do
   pcall(gb.io.save_image, ("%s/cells/image/%d.png"):format(folder, number), label * 0.7 + gb.rand(1, 64, 64) * 0.3)
 end
 
+-- Chorales of two chords that change places.
+for part, count in pairs { train = 6, valid = 2, test = 2 } do
+  make_folder("/chorales/" .. part)
+  for i = 1, count do
+    local rows = { "note0,note1,note2,note3" }
+    for row = 1, 8 + 4 * i do rows[row + 1] = row // 4 % 2 == 0 and "72,67,64,48" or "71,67,62,0" end
+    put(("chorales/%s/chorale_%03d.csv"):format(part, i), table.concat(rows, "\n") .. "\n")
+  end
+end
+
 -- Sentences of which one word tells the label.
 make_folder "/sentences"
 for name, word in pairs { neg = "dull", pos = "fine" } do
@@ -192,6 +202,55 @@ describe("recipes/unet.lua", function()
     expect(#drawn):to_be(2)
     expect(drawn[2]):to_be(images .. "/25.png")
     expect(gb.data.images(images, { mode = "gray" }):get(2)):to_have_shape({ 1, 64, 64 })
+  end)
+end)
+
+-- Notes that begin in the tracks of a MIDI file, with their times in ticks, and the ticks that all of a track takes.
+local function read_midi(text)
+  local kind, size, form, count, division, at = string.unpack(">c4I4I2I2I2", text)
+  local tracks = { header = ("%s %d %d %d %d"):format(kind, size, form, count, division) }
+  for t = 1, count do
+    local tag, body
+    tag, body, at = string.unpack(">c4s4", text, at)
+    local notes, now, i, sounding = {}, 0, 1, nil
+    while true do
+      local wait, b = 0, nil
+      repeat
+        b = body:byte(i)
+        wait, i = wait << 7 | b & 127, i + 1
+      until b < 128
+      now = now + wait
+      if body:byte(i) == 0xff then break end
+      local status, note = body:byte(i, i + 1)
+      if status >> 4 == 9 then
+        assert(not sounding)
+        notes[#notes + 1], sounding = { time = now, note = note, channel = status & 15 }, note
+      else
+        assert(status >> 4 == 8 and note == sounding)
+        sounding = nil
+      end
+      i = i + 3
+    end
+    assert(tag == "MTrk" and not sounding and i + 2 == #body)
+    tracks[t] = { notes = notes, ticks = now }
+  end
+  assert(at == #text + 1)
+  return tracks
+end
+
+describe("recipes/chorales.lua", function()
+  it("learns two chords, goes on bit for bit, and writes a MIDI file whose notes begin and end", function()
+    local path = folder .. "/chorale.mid"
+    local output = expect_resumes("chorales", ("--data '%s/chorales' --batch 2 --width 16 --lr 0.02 --rows 40 --midi \z
+      '%s'"):format(folder, path))
+    expect(output:find("test: %d+%.%d+ nats per note") ~= nil):to_be(true)
+    local file <close> = assert(io.open(path, "rb"))
+    local tracks = read_midi(file:read("a"))
+    expect(tracks.header):to_be("MThd 6 1 4 480")
+    for v = 1, 4 do
+      expect(tracks[v].ticks <= 40 * 120):to_be(true)
+      for _, note in ipairs(tracks[v].notes) do expect(note.time % 120 == 0 and note.channel == v - 1):to_be(true) end
+    end
   end)
 end)
 
