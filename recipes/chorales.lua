@@ -16,6 +16,7 @@ local args = gb.args {
   { "device", gb.best_device(), "cpu, cuda or cuda:N" },
   { "epochs", 30, least = 1 }, { "batch", 16, least = 1 }, { "lr", 2e-3, least = 0 }, { "seed", 1 },
   { "width", 256, "features of each layer", least = 1 }, { "layers", 2, least = 1 }, { "dropout", 0.3, least = 0 },
+  { "context", 64, "rows of a piece that is learned from", least = 1 },
   { "rows", 256, "sixteenths to write", least = 1 }, { "temperature", 0.8, "below 1: fewer surprises", least = 0.01 },
   { "midi", "", "where they go (\"\": nowhere)", writes = true },
   { "out", "chorales.safetensors", "where the weights go (\"\": nowhere)", writes = true },
@@ -25,19 +26,23 @@ local args = gb.args {
 gb.manual_seed(args.seed)
 local VOICES, NOTES, FILL = 4, 128, -100 -- MIDI has notes 0 to 127, of which 0 is silence here
 
--- Batches of the chorales in a folder, each [chorale, row, voice], with FILL behind the shorter ones.
-local function load(folder, shuffle)
+-- Batches of the chorales in a folder, each [chorale, row, voice], with FILL behind the shorter ones; where a context
+-- is given, of pieces that foretell so many rows.
+local function load(folder, shuffle, context)
   local songs, lengths = {}, {}
-  for i, path in ipairs(data.files(args.data .. "/" .. folder, { ending = ".csv" })) do
-    songs[i] = data.tensors(data.csv(path)):long()
-    lengths[i] = songs[i]:size(1)
+  for _, path in ipairs(data.files(args.data .. "/" .. folder, { ending = ".csv" })) do
+    local song = data.tensors(data.csv(path)):long()
+    for from = 1, song:size(1) - 1, context or song:size(1) do
+      table.insert(lengths, math.min((context or song:size(1)) + 1, song:size(1) - from + 1))
+      table.insert(songs, song:narrow(1, from, lengths[#lengths]))
+    end
   end
   return data.DataLoader(data.Dataset(#songs, function(i) return songs[i] end), {
     batch_sampler = data.BucketBatchSampler(lengths, args.batch, { shuffle = shuffle }),
     collate = data.pad_collate { value = FILL }, seed = args.seed,
   }), songs
 end
-local train, valid = load("train", true), load("valid", false)
+local train, valid = load("train", true, args.context), load("valid", false)
 local test, songs = load("test", false)
 
 local Choir = nn.Module:extend("Choir")
@@ -98,9 +103,9 @@ if args.midi == "" then return end
 
 -- Write on from the first row of a chorale: a list of rows of four notes.
 local function compose(first)
-  local row, state, known = first:to(args.device):view(1, 1, VOICES), nil, nil
-  local rows = {}
+  local row, rows, state = first:to(args.device):view(1, 1, VOICES), {}, nil
   for i = 1, args.rows do
+    local known
     known, state = model:read(row, state)
     row = gb.zeros(1, 1, VOICES, { dtype = "int64", device = args.device })
     for v = 1, VOICES do

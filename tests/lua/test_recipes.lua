@@ -218,6 +218,18 @@ describe("recipes/cifar_vit.lua", function()
   end)
 end)
 
+describe("recipes/cifar_efficientnet.lua", function()
+  picture_it("learns pictures by an average of weights, and goes on bit for bit", function()
+    local output = expect_resumes("cifar_efficientnet", ("--data '%s/pictures' --model tiny --batch 8"):format(folder))
+    expect(output:find("test accuracy of the average %d+%.%d+ %%") ~= nil):to_be(true)
+  end)
+  picture_it("has EfficientNet-B0 by name", function()
+    local _, weights = run("cifar_efficientnet", ("--data '%s/pictures' --batch 16 --epochs 1"):format(folder))
+    -- as many parameters as published for a thousand classes, with two
+    expect(size_of(weights)):to_be(5288548 - 998 * 1281)
+  end)
+end)
+
 -- Notes that begin in the tracks of a MIDI file, with their times in ticks, and the ticks that all of a track takes.
 local function read_midi(text)
   local kind, size, form, count, division, at = string.unpack(">c4I4I2I2I2", text)
