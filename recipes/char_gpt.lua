@@ -12,8 +12,8 @@ local args = gb.args {
   { "seed", 1, "same seed, same bits" },
   { "steps", 2000, least = 1 }, { "batch", 12, least = 1 }, { "block", 64, "characters of context", least = 1 },
   { "layers", 4, least = 1 }, { "heads", 4, least = 1 }, { "width", 128, least = 1 }, { "dropout", 0.0, least = 0 },
-  { "lr", 1e-3, least = 0 }, { "min_lr", 1e-4, least = 0 },
-  { "warmup", 100, least = 0 }, { "weight_decay", 0.1, least = 0 },
+  { "lr", 1e-3, least = 0 }, { "min_lr", 1e-4, least = 0 }, { "warmup", 100, least = 0 },
+  { "weight_decay", 0.1, least = 0 },
   { "clip", 1.0, "the largest norm of the gradients (0: any)", least = 0 },
   { "eval_batches", 200, "random batches of the last evaluation", least = 1 },
   { "sample", 400, "characters to write at the end", least = 0 },
@@ -146,7 +146,4 @@ gb.no_grad(function()
   end
   print(text:decode(ids[1]))
 end)
-if args.out ~= "" then
-  gb.save(args.out, model:state_dict())
-  print(("weights: %s"):format(args.out))
-end
+if args.out ~= "" then gb.save(args.out, model:state_dict()) end

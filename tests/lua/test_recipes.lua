@@ -148,6 +148,26 @@ local picture_it = pcall(gb.io.image, "tests/golden/images/rgb.png") and it or f
   print("test_recipes: this build has no libpng; skipped: " .. name)
 end
 
+describe("each recipe", function()
+  for _, path in ipairs(gb.data.files("recipes", { ending = ".lua" })) do
+    local name = path:match "([%w_]+)%.lua$"
+    it(name .. " lists its options, and says at once what cannot be", function()
+      local help, fine = command(name, "--help")
+      expect(fine):to_be(true)
+      for _, option in ipairs { "data", "precision", "device", "seed", "resume", "checkpoint", "out" } do
+        expect(help:find("  --" .. option .. " ", 1, true) ~= nil):to_be(true)
+      end
+      local length = help:find("--epochs", 1, true) and "epochs" or "steps"
+      local output, ok = command(name, ("--%s 0"):format(length))
+      expect(ok):to_be(false)
+      expect(output):to_be(("%s: --%s is at least 1, got 0\n"):format(gibbous, length))
+      output, ok = command(name, ("--out '%s/missing/file'"):format(folder))
+      expect(ok):to_be(false)
+      expect(output:find("--out: cannot write", 1, true) ~= nil):to_be(true)
+    end)
+  end
+end)
+
 describe("recipes/dcgan.lua", function()
   picture_it("goes on bit for bit, scores its digits and writes them as PNG", function()
     local images = make_folder "/grids"
