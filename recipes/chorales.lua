@@ -5,7 +5,7 @@
 -- A row of a file holds the notes of soprano, alto, tenor and bass in one sixteenth. Two layers of LSTM read the rows
 -- (Hochreiter, Schmidhuber 1997); the next row is written voice by voice, each note knowing those above it, as in
 -- Boulanger-Lewandowski, Bengio, Vincent 2012. The loss is what a note costs, in nats: repeating the last row is worth
--- 0.770. Expect about 0.50 after 30 epochs, ten minutes on two cores. In the end a MIDI file is written.
+-- 0.770. Expect about 0.50 after 30 epochs, ten minutes on two cores. --midi writes a chorale of its own at the end.
 
 local gb = require "gibbous"
 local nn, F, amp, data = gb.nn, gb.nn.functional, gb.amp, gb.data

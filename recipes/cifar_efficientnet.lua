@@ -4,8 +4,8 @@
 --
 -- Tan, Le 2019: blocks that widen a map, filter each channel for itself (depthwise), weigh the channels by their means
 -- (squeeze and excite) and narrow it again. The stem keeps every pixel, for pictures of 32 x 32. What is tested is a
--- moving average of the weights (EMA). On 20,000 pictures of CIFAR-10 expect about 47 % after 5 epochs, ten minutes or
--- more on two cores.
+-- moving average of the weights (EMA). PyTorch in float32 reaches 46.6 % after 5 epochs on 20,000 pictures of CIFAR-10;
+-- allow half an hour on two cores.
 
 local gb = require "gibbous"
 local nn, F, amp, optim, data = gb.nn, gb.nn.functional, gb.amp, gb.optim, gb.data

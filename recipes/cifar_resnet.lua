@@ -4,8 +4,8 @@
 --
 -- ResNet-20 is the network for small pictures of He, Zhang, Ren, Sun 2016 (three stages of 16, 32 and 64 channels),
 -- ResNet-18 and 50 those for large ones, with a stem that keeps every pixel. Training pictures are shifted and
--- mirrored; the rate of SGD with momentum rises at first and falls along a cosine. On 20,000 pictures of CIFAR-10
--- expect about 77 % after 8 epochs of ResNet-20, five to ten minutes on two cores.
+-- mirrored; the rate of SGD with momentum rises at first and falls along a cosine. PyTorch in float32 reaches 76.6 %
+-- after 8 epochs of ResNet-20 on 20,000 pictures of CIFAR-10; allow ten minutes on two cores.
 
 local gb = require "gibbous"
 local nn, F, data = gb.nn, gb.nn.functional, gb.data

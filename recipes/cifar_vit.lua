@@ -4,9 +4,9 @@
 --
 -- Dosovitskiy et al. 2021: a picture is cut into patches, each a token; a class token reads them all. Blocks are left
 -- out at random, the deeper the more often (stochastic depth, Huang et al. 2016), and two pictures are mixed into one
--- (mixup, Zhang et al. 2018). --recompute keeps only the inputs of blocks, as the large models need. On 20,000 pictures
--- of CIFAR-10 expect about 49 % after 4 epochs of the tiny model, ten minutes on two cores: transformers want more
--- data than that.
+-- (mixup, Zhang et al. 2018). --recompute keeps only the inputs of blocks, as the large models need. PyTorch in float32
+-- reaches 49.4 % after 4 epochs of a tiny model on 20,000 pictures of CIFAR-10 (transformers want more data than that);
+-- allow ten minutes on two cores.
 
 local gb = require "gibbous"
 local nn, F, data = gb.nn, gb.nn.functional, gb.data

@@ -5,8 +5,8 @@
 --
 -- The networks and settings are those of Radford, Metz, Chintala 2016 (DCGAN), at 28 x 28. --images takes a grid of
 -- digits per epoch. --score trains a small classifier and measures, in its features, the Frechet distance of written
--- and real digits (Heusel et al. 2017), and how evenly the classes are written (10 is best). On 8,000 digits expect a
--- distance of about 125 after 25 epochs, some minutes on two cores.
+-- and real digits (Heusel et al. 2017), and how evenly the classes are written (10 is best). PyTorch in float32
+-- comes to a distance of 124 to 128 after 25 epochs of 8,000 digits; allow ten minutes on two cores.
 
 local gb = require "gibbous"
 local nn, F, amp, optim, data = gb.nn, gb.nn.functional, gb.amp, gb.optim, gb.data

@@ -5,7 +5,7 @@
 -- The network is that of Ronneberger, Fischer, Brox 2015 with norms, a quarter as wide. It learns from crops that are
 -- bent, turned and mirrored at random, since there are only 24 pictures, and is tested on whole ones: the last six.
 -- Dice is twice the overlap by the sum of both areas, IoU the overlap by the area of either, both of membranes. Expect
--- a Dice of 0.80 after 1,000 steps (167 epochs), which take five minutes on two cores.
+-- a Dice of 0.77 after 40 epochs; PyTorch in float32 reaches 0.804 in 1,000 steps (167 epochs); allow ten minutes.
 
 local gb = require "gibbous"
 local nn, F, amp, optim, data = gb.nn, gb.nn.functional, gb.amp, gb.optim, gb.data
