@@ -19,8 +19,8 @@ end
 describe("a loop over batches without gradients", function()
   -- Handles that were let go of added up to 64 MB before anything looked.
   it("does not add up what its batches were made into", function()
-    local loader = gb.data.DataLoader(gb.data.TensorDataset(gb.rand(40, 256)), { batch_size = 1 })
-    local weight = gb.rand(1024, 256)
+    local loader = gb.data.DataLoader(gb.data.TensorDataset(gb.rand(40, 256, { device = "cpu" })), { batch_size = 1 })
+    local weight = gb.rand(1024, 256, { device = "cpu" })
     local before = gb.memory_stats("cpu").current_total
     gb.reset_peak_memory_stats()
     gb.no_grad(function()
