@@ -106,11 +106,13 @@ static gb_status test(gb_transport *t, void *which, size_t *bytes, bool *done) {
   }
   if (!m->sends && !l) {
     snprintf(t->error, sizeof t->error, "rank %d is gone", m->peer);
+    free(m);
     return GB_EIO;
   }
   if (l && l->bytes > m->bytes) {
     snprintf(t->error, sizeof t->error, "rank %d sent %zu bytes where %zu were expected", m->peer, l->bytes, m->bytes);
     free(l);
+    free(m);
     return GB_EIO;
   }
   if (l && l->bytes) memcpy(m->data, l->data, l->bytes);

@@ -19,7 +19,8 @@ struct gb_transport {
   /* Begin to send or to receive; *message stands for it until test says that it is done, or drop. The memory must stay
    * until then, and after a drop until the transport has closed. A message longer than `bytes` is an error. */
   gb_status (*post)(gb_transport *t, bool sends, int peer, int tag, void *data, size_t bytes, void **message);
-  /* Is it done? Then *bytes is its length. This is also where messages under way make progress. */
+  /* Is it done? Then *bytes is its length. This is also where messages under way make progress. A message that fails
+   * has ended too, and is not dropped. */
   gb_status (*test)(gb_transport *t, void *message, size_t *bytes, bool *done);
   void (*drop)(gb_transport *t, void *message);
   /* May wait for the other ranks where the end is clean; otherwise nobody is waited for. */
