@@ -70,6 +70,39 @@ static gb_tensor *put_combined(gb_chain *c, gb_tensor *y, gb_tensor *places, gb_
   return GB_CHAIN(c, index_put, .x = y, .index = sorted, .source = made); /* the last of equal places wins */
 }
 
+/* Where `chosen`, a number whose gradient is x's and whose value is 0, or x itself if that is infinite; 0 elsewhere. */
+static gb_tensor *only_gradient(gb_chain *c, gb_tensor *x, gb_tensor *still, gb_tensor *chosen) {
+  gb_tensor *none = still ? gb_chain_full(c, (gb_dtype)still->dtype, 0, NULL, still->storage->device, 0) : NULL;
+  gb_tensor *moved = GB_CHAIN(c, where, .condition = gb_chain_1(c, GB_OP_isinf, still, NULL), .x = x,
+                              .y = gb_chain_2(c, GB_OP_sub, x, still, NULL));
+  return GB_CHAIN(c, where, .condition = chosen, .x = moved, .y = none);
+}
+
+/* As put_combined, for extremes: equal ones share the gradient evenly, as PyTorch has it. */
+static gb_tensor *put_extremes(gb_chain *c, gb_tensor *y, gb_tensor *places, gb_tensor *values, int64_t n,
+                               int64_t reduce, bool own) {
+  gb_attr first = gb_attr_int(0);
+  gb_tensor *still = gb_chain_detach(c, y), *given = gb_chain_detach(c, values);
+  gb_tensor *best = put_combined(c, still, places, given, n, reduce, own);
+  if (c->status != GB_OK || !gb_dtype_is_float((gb_dtype)y->dtype)) return best;
+  gb_dtype dtype = (gb_dtype)y->dtype;
+  gb_device device = y->storage->device;
+  gb_tensor *won = gb_chain_2(c, GB_OP_eq, given, picked(c, best, places), NULL), *stays;
+  if (own) stays = gb_chain_2(c, GB_OP_eq, still, best, NULL);
+  else /* where nothing goes */
+    stays = GB_CHAIN(c, index_put, .x = gb_chain_full(c, GB_BOOL, y->ndim, y->shape, device, 1), .index = places,
+                     .source = gb_chain_full(c, GB_BOOL, 0, NULL, device, 0));
+  gb_tensor *equals = GB_CHAIN(c, scatter_add, .x = gb_chain_cast(c, stays, dtype), .dim = first, .index = places,
+                               .source = gb_chain_cast(c, won, dtype));
+  equals = GB_CHAIN(c, maximum, .x = equals, .y = gb_chain_full(c, dtype, 0, NULL, device, 1));
+  best = GB_CHAIN(c, where, .condition = gb_chain_1(c, GB_OP_isinf, best, NULL),
+                  .x = gb_chain_full(c, dtype, 0, NULL, device, 0), .y = best);
+  gb_tensor *shares = gb_chain_2(c, GB_OP_div, only_gradient(c, values, given, won), picked(c, equals, places), NULL);
+  gb_tensor *kept = gb_chain_2(c, GB_OP_div, only_gradient(c, y, still, stays), equals, NULL);
+  return gb_chain_2(c, GB_OP_add, best, GB_CHAIN(c, scatter_add, .x = kept, .dim = first, .index = places,
+                                                 .source = shares), NULL);
+}
+
 /* y, with what goes to each place added there, or the mean of it. */
 static gb_tensor *put_sums(gb_chain *c, gb_tensor *y, gb_tensor *places, gb_tensor *values, bool mean, bool own) {
   if (c->status != GB_OK) return NULL;
@@ -125,7 +158,8 @@ static gb_status scatter_reduce_compose(gb_op_call *call) {
   places = flat(&c, places);
   if (reduce == GB_WORD_sum || reduce == GB_WORD_mean)
     y = put_sums(&c, base, places, values, reduce == GB_WORD_mean, own);
-  else y = put_combined(&c, base, places, values, index->numel, reduce, own);
+  else if (reduce == GB_WORD_prod) y = put_combined(&c, base, places, values, index->numel, reduce, own);
+  else y = put_extremes(&c, base, places, values, index->numel, reduce, own);
   y = gb_chain_cast(&c, like(&c, y, x), (gb_dtype)x->dtype);
   return gb_chain_end(&c, y, &GB_OUT(call, scatter_reduce)->y);
 }
