@@ -598,6 +598,7 @@ static gb_status count_repeats(gb_op_call *call, gb_tensor *repeats, int64_t *to
   gb_tensor *least = NULL, *sum = NULL;
   gb_chain c;
   int64_t low = 0;
+  double about = 0;
   *total = 0;
   if (repeats->numel == 0) return GB_OK;
   gb_chain_begin(&c, call->context);
@@ -607,10 +608,14 @@ static gb_status count_repeats(gb_op_call *call, gb_tensor *repeats, int64_t *to
   GB_TRY(status);
   if (low < 0) return gb_call_fail(call, GB_EINVAL, "repeats has %" PRId64 "; it is 0 or more", low);
   gb_chain_begin(&c, call->context);
-  GB_TRY(gb_chain_end(&c, GB_CHAIN(&c, sum, .x = repeats), &sum));
-  status = gb_tensor_item(sum, NULL, total);
+  GB_TRY(gb_chain_end(&c, GB_CHAIN(&c, sum, .x = gb_chain_cast(&c, repeats, GB_FLOAT64)), &sum));
+  status = gb_tensor_item(sum, &about, NULL);
   gb_drop(&sum);
-  return status;
+  GB_TRY(status);
+  if (about > (double)GB_MAX_NUMEL) /* below that the sum in float64 is exact */
+    return gb_call_fail(call, GB_EINVAL, "repeats add up to about %g; a tensor has at most 2^53 elements", about);
+  *total = (int64_t)about;
+  return GB_OK;
 }
 
 /* As many of each slice as the tensor `repeats` says: slice i of the result is the one whose running sum i is below. */
