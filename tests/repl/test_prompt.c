@@ -346,7 +346,7 @@ static void test_missing_libraries(void) {
   CHECK(answers(&t, "table, string, math, debug, utf8, coroutine = nil", ""));
   CHECK(answers(&t, "help('matmul')", "found as") && answers(&t, "? gb.nn.Linear", "outputs"));
   CHECK(answers(&t, "? gb.save", "only those that have files") &&
-        answers(&t, "? gb.optim.LBFGS", "gb.optim.LBFGS is not built into this version"));
+        answers(&t, "? gb.amp.fp8", "gb.amp.fp8 is not built into this version"));
   CHECK(answers(&t, "gb.nn.Linear(2, 3)", "9 parameters") && answers(&t, ":time gb.ones(2)", "s\n"));
   CHECK(answers(&t, "x = 1 + nil_value", "    x = 1 + nil_value\n            ^\n"));
   CHECK(answers(&t, "next, pairs, ipairs, type, tostring, select, error, pcall, setmetatable, getmetatable, rawget, "
