@@ -5,6 +5,8 @@
 
 #include <math.h>
 
+#include "tensor/context.h"
+
 #define WEIGHT_BITS 22
 
 /* The weights of one direction: result i is the sum over pixels first[i] .. first[i] + taps - 1. Where fewer count the
@@ -96,6 +98,9 @@ static void columns(const uint8_t *from, int64_t row_bytes, const int32_t *weigh
   }
 }
 
+/* Looked at every few rows. */
+static bool stops(const gb_resize *r, int64_t y) { return (y & 15) == 0 && r->stop && gb_is_stopping(r->stop); }
+
 bool gb_resize_bilinear(const gb_resize *r, gb_workroom *room, int block) {
   int64_t taps, row_bytes = r->out_width * r->channels;
   size_t across = weights_bytes(r->width_of_part, r->out_width, &taps), down = weights_bytes(r->height, r->out_height,
@@ -105,20 +110,23 @@ bool gb_resize_bilinear(const gb_resize *r, gb_workroom *room, int block) {
   if (!rows || !memory) return false;
   weights w = weights_at(memory, r->width_of_part, r->out_width);
   for (int64_t y = 0; y < r->height; y++) {
+    if (stops(r, y)) return true;
     const uint8_t *from = r->from + ((r->top + y) * r->width + r->left) * r->channels;
     if (r->channels == 3) row_of_3(from, &w, r->out_width, rows + y * row_bytes);
     else row_of_1(from, &w, r->out_width, rows + y * row_bytes);
   }
   w = weights_at(memory, r->height, r->out_height);
-  for (int64_t y = 0; y < r->out_height; y++)
+  for (int64_t y = 0; y < r->out_height; y++) {
+    if (stops(r, y)) return true;
     columns(rows + w.first[y] * row_bytes, row_bytes, w.weight + y * w.taps, w.taps, row_bytes,
             r->to + y * row_bytes);
+  }
   return true;
 }
 
 void gb_resize_nearest(const gb_resize *r) {
   uint8_t *to = r->to;
-  for (int64_t y = 0; y < r->out_height; y++) {
+  for (int64_t y = 0; y < r->out_height && !stops(r, y); y++) {
     int64_t row = r->top + (int64_t)(((double)y + 0.5) * (double)r->height / (double)r->out_height);
     for (int64_t x = 0; x < r->out_width; x++) {
       int64_t column = r->left + (int64_t)(((double)x + 0.5) * (double)r->width_of_part / (double)r->out_width);

@@ -13,6 +13,7 @@ typedef struct gb_resize {
   int64_t top, left, height, width_of_part;
   uint8_t *to;
   int64_t out_height, out_width;
+  const struct gb_context *stop;       /* when this context is stopping, the rest is left as it is; NULL: none */
 } gb_resize;
 
 bool gb_resize_bilinear(const gb_resize *r, gb_workroom *room, int block);

@@ -77,6 +77,13 @@ static gb_status poll(gb_applying *a) {
   return a->stop && gb_is_stopping(a->stop) ? fail(a, GB_EINTERRUPT, "interrupted") : GB_OK;
 }
 
+/* Cut 0 .. n - 1 into pieces, at .. end - 1, with a look for a stop before each. */
+enum { PIECE_PIXELS = 1 << 16 };
+#define PIECES(a, at, end, n)                                                                              \
+  for (int64_t at = 0, end; at < (n); at = end)                                                            \
+    if (end = (n) - at < PIECE_PIXELS ? (n) : at + PIECE_PIXELS, poll(a) != GB_OK) return GB_EINTERRUPT; \
+    else
+
 /* Do `what` to the image, and to the mask where there is one. */
 #define BOTH(a, what)                                  \
   do {                                                 \
@@ -111,6 +118,7 @@ static gb_status crop(gb_applying *a, gb_picture *p, int64_t top, int64_t left, 
   if (first > width) first = width;
   if (end < first) end = first;
   for (int64_t y = 0; y < height; y++, to += width * n) {
+    if ((y & 63) == 0) GB_TRY(poll(a));
     int64_t row = reflect ? reflected(top + y, p->height) : top + y;
     if (row < 0 || row >= p->height) { memset(to, value, (size_t)(width * n)); continue; }
     const uint8_t *line = from + row * p->width * n;
@@ -131,10 +139,11 @@ static gb_status resize(gb_applying *a, gb_picture *p, int64_t top, int64_t left
                         int64_t part_width, int64_t height, int64_t width) {
   if (part_height == height && part_width == width && p->height == height && p->width == width) return GB_OK;
   gb_resize r = { p->data, p->width, p->channels, top, left, part_height, part_width,
-                  fresh(a, p, height, width, p->channels, 1), height, width };
+                  fresh(a, p, height, width, p->channels, 1), height, width, a->stop };
   if (!r.to) return GB_EMEMORY;
   if (is_mask(a, p)) gb_resize_nearest(&r);
   else if (!gb_resize_bilinear(&r, a->room, SCRATCH)) return fail(a, GB_EMEMORY, "out of memory for resizing");
+  GB_TRY(poll(a));
   return replace(p, height, width, r.to);
 }
 
@@ -201,6 +210,7 @@ static gb_status flip(gb_applying *a, gb_picture *p, bool vertical) {
   uint8_t *made = fresh(a, p, p->height, w, n, 1), *to = made;
   if (!made) return GB_EMEMORY;
   for (int64_t y = 0; y < p->height; y++) {
+    if ((y & 63) == 0) GB_TRY(poll(a));
     const uint8_t *row = (const uint8_t *)p->data + (vertical ? p->height - 1 - y : y) * w * n;
     if (vertical) memcpy(to, row, (size_t)(w * n)), to += w * n;
     else for (int64_t x = w - 1; x >= 0; x--) for (int c = 0; c < n; c++) *to++ = row[x * n + c];
@@ -386,7 +396,8 @@ static gb_status brighten(gb_applying *a, double factor) {
   uint8_t *p = own(a), made[256];
   if (!p) return GB_EMEMORY;
   for (int v = 0; v < 256; v++) made[v] = blend((float)v, 0, (float)factor);
-  for (int64_t i = 0, n = pixels_of(&a->image) * a->image.channels; i < n; i++) p[i] = made[p[i]];
+  int64_t n = pixels_of(&a->image) * a->image.channels;
+  PIECES(a, at, end, n) for (int64_t i = at; i < end; i++) p[i] = made[p[i]];
   return GB_OK;
 }
 
@@ -396,10 +407,10 @@ static gb_status contrast(gb_applying *a, double factor) {
   uint8_t *p = own(a), made[256];
   double sum = 0;
   if (!p) return GB_EMEMORY;
-  for (int64_t i = 0; i < n; i++) sum += gray_of(p + i * channels, channels);
+  PIECES(a, at, end, n) for (int64_t i = at; i < end; i++) sum += gray_of(p + i * channels, channels);
   float mean = (float)(sum / (double)n);
   for (int v = 0; v < 256; v++) made[v] = blend((float)v, mean, (float)factor);
-  for (int64_t i = 0; i < n * channels; i++) p[i] = made[p[i]];
+  PIECES(a, at, end, n * channels) for (int64_t i = at; i < end; i++) p[i] = made[p[i]];
   return GB_OK;
 }
 
@@ -407,6 +418,7 @@ static gb_status saturate(gb_applying *a, double factor) {
   uint8_t *p = own(a);
   if (!p) return GB_EMEMORY;
   for (int64_t i = 0, n = a->image.channels == 3 ? pixels_of(&a->image) : 0; i < n; i++, p += 3) {
+    if ((i & 0xffff) == 0) GB_TRY(poll(a));
     float gray = gray_of(p, 3);
     for (int c = 0; c < 3; c++) p[c] = blend(p[c], gray, (float)factor);
   }
@@ -463,22 +475,26 @@ static gb_status do_grayscale(gb_applying *a, const gb_augment *s) {
   (void)s;
   uint8_t *p = own(a);
   if (!p) return GB_EMEMORY;
-  for (int64_t i = 0, n = a->image.channels == 3 ? pixels_of(&a->image) : 0; i < n; i++, p += 3)
+  for (int64_t i = 0, n = a->image.channels == 3 ? pixels_of(&a->image) : 0; i < n; i++, p += 3) {
+    if ((i & 0xffff) == 0) GB_TRY(poll(a));
     p[0] = p[1] = p[2] = (uint8_t)gray_of(p, 3);
+  }
   return GB_OK;
 }
 
 static gb_status posterize(gb_applying *a, int64_t bits) {
   uint8_t *p = own(a), keep = (uint8_t)(0xff << (8 - bits));
   if (!p) return GB_EMEMORY;
-  for (int64_t i = 0, n = pixels_of(&a->image) * a->image.channels; i < n; i++) p[i] &= keep;
+  int64_t n = pixels_of(&a->image) * a->image.channels;
+  PIECES(a, at, end, n) for (int64_t i = at; i < end; i++) p[i] &= keep;
   return GB_OK;
 }
 
 static gb_status solarize(gb_applying *a, double threshold) {
   uint8_t *p = own(a);
   if (!p) return GB_EMEMORY;
-  for (int64_t i = 0, n = pixels_of(&a->image) * a->image.channels; i < n; i++) if (p[i] >= threshold) p[i] ^= 255;
+  int64_t n = pixels_of(&a->image) * a->image.channels;
+  PIECES(a, at, end, n) for (int64_t i = at; i < end; i++) if (p[i] >= threshold) p[i] ^= 255;
   return GB_OK;
 }
 
@@ -505,14 +521,18 @@ static gb_status sharpen(gb_applying *a, double factor) {
 }
 
 /* Put every byte of a channel through a table. */
-static void look_up(gb_applying *a, uint8_t *p, int c, const uint8_t *table) {
+static gb_status look_up(gb_applying *a, uint8_t *p, int c, const uint8_t *table) {
   int channels = a->image.channels;
-  for (int64_t i = 0, n = pixels_of(&a->image); i < n; i++) p[i * channels + c] = table[p[i * channels + c]];
+  PIECES(a, at, end, pixels_of(&a->image))
+    for (int64_t i = at; i < end; i++) p[i * channels + c] = table[p[i * channels + c]];
+  return GB_OK;
 }
 
-static void count_values(const gb_applying *a, const uint8_t *p, int c, int64_t *count) {
+static gb_status count_values(gb_applying *a, const uint8_t *p, int c, int64_t *count) {
+  int channels = a->image.channels;
   memset(count, 0, 256 * sizeof *count);
-  for (int64_t i = 0, n = pixels_of(&a->image); i < n; i++) count[p[i * a->image.channels + c]]++;
+  PIECES(a, at, end, pixels_of(&a->image)) for (int64_t i = at; i < end; i++) count[p[i * channels + c]]++;
+  return GB_OK;
 }
 
 static gb_status stretch(gb_applying *a) {
@@ -521,12 +541,12 @@ static gb_status stretch(gb_applying *a) {
   if (!p) return GB_EMEMORY;
   for (int c = 0; c < a->image.channels; c++) {
     int least = 0, most = 255;
-    count_values(a, p, c, count);
+    GB_TRY(count_values(a, p, c, count));
     while (!count[least]) least++;
     while (!count[most]) most--;
     float scale = most > least ? 255.0f / (float)(most - least) : 1;
     for (int v = 0; v < 256; v++) table[v] = most > least ? cut((float)(v - least) * scale) : (uint8_t)v;
-    look_up(a, p, c, table);
+    GB_TRY(look_up(a, p, c, table));
   }
   return GB_OK;
 }
@@ -537,7 +557,7 @@ static gb_status equalize(gb_applying *a) {
   if (!p) return GB_EMEMORY;
   for (int c = 0; c < a->image.channels; c++) {
     int most = 255;
-    count_values(a, p, c, count);
+    GB_TRY(count_values(a, p, c, count));
     while (!count[most]) most--;
     int64_t step = (pixels_of(&a->image) - count[most]) / 255, sum = 0;
     if (!step) continue;
@@ -546,7 +566,7 @@ static gb_status equalize(gb_applying *a) {
       table[v] = v == 0 ? 0 : (uint8_t)(value > 255 ? 255 : value);
       sum += count[v];
     }
-    look_up(a, p, c, table);
+    GB_TRY(look_up(a, p, c, table));
   }
   return GB_OK;
 }
@@ -609,13 +629,15 @@ static gb_status do_to_float(gb_applying *a, const gb_augment *s) {
   const uint8_t *from = p->data;
   if (!made) return GB_EMEMORY;
   for (int v = 0; v < 256; v++) value[v] = (float)v / 255.0f;
-  if (p->channels == 1) for (int64_t i = 0; i < n; i++) made[i] = value[from[i]];
-  else
-    for (int64_t i = 0; i < n; i++, from += 3) {
-      made[i] = value[from[0]];
-      made[n + i] = value[from[1]];
-      made[2 * n + i] = value[from[2]];
-    }
+  PIECES(a, at, end, n) {
+    if (p->channels == 1) for (int64_t i = at; i < end; i++) made[i] = value[from[i]];
+    else
+      for (int64_t i = at; i < end; i++) {
+        made[i] = value[from[3 * i]];
+        made[n + i] = value[from[3 * i + 1]];
+        made[2 * n + i] = value[from[3 * i + 2]];
+      }
+  }
   p->is_float = true;
   return replace(p, p->height, p->width, made);
 }
@@ -638,7 +660,7 @@ static gb_status do_normalize(gb_applying *a, const gb_augment *s) {
                 a->image.channels);
   for (int c = 0; c < a->image.channels; c++, x += n) {
     float mean = (float)s->mean[s->channels == 1 ? 0 : c], std = (float)s->std[s->channels == 1 ? 0 : c];
-    for (int64_t i = 0; i < n; i++) x[i] = (x[i] - mean) / std;
+    PIECES(a, at, end, n) for (int64_t i = at; i < end; i++) x[i] = (x[i] - mean) / std;
   }
   return GB_OK;
 }
@@ -653,10 +675,12 @@ static gb_status erase(gb_applying *a, int64_t top, int64_t left, int64_t height
   if (top < 0) top = 0;
   if (left < 0) left = 0;
   for (int c = 0; c < p->channels; c++)
-    for (int64_t y = top; y < bottom; y++)
+    for (int64_t y = top; y < bottom; y++) {
+      if ((y & 63) == 0) GB_TRY(poll(a));
       for (int64_t x = left; x < right; x++)
         if (p->is_float) ((float *)data)[(c * p->height + y) * p->width + x] = (float)fill;
         else ((uint8_t *)data)[(y * p->width + x) * p->channels + c] = cut((float)fill);
+    }
   return GB_OK;
 }
 
