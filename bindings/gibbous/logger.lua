@@ -8,6 +8,7 @@ local format, find, gsub, match, sub, rep = string.format, string.find, string.g
   string.rep
 local concat, sort, huge, math_type = table.concat, table.sort, math.huge, math.type
 local is_tensor, json_encode, time = gb.is_tensor, gb.io.json_encode, os and os.time
+local json_decode = gb.io.json_decode
 
 -- What is private of a logger: native (its file), path, write(mine, step, names, values), flush; of a CSV file its
 -- columns, in their order and by name, too.
@@ -84,10 +85,15 @@ end
 
 -- {==== JSONL and CSV ==== --
 
--- Where the file ends in half a line, as a killed run leaves it, cut that off. Gives the text that is left.
-local function whole_lines(file, text)
+-- Where the file ends in half a line, as a killed run leaves it, cut that off; a line that is whole but for its end
+-- gets that. Gives the text that is left.
+local function whole_lines(file, text, is_whole)
   if text == "" or sub(text, -1) == "\n" then return text end
   local kept = match(text, "^.*\n") or ""
+  if is_whole and is_whole(sub(text, #kept + 1)) then
+    native.append_write(file, "\n")
+    return text .. "\n"
+  end
   native.append_cut(file, #kept)
   return kept
 end
@@ -119,17 +125,31 @@ local function write_json(mine, step, names, numbers)
   native.append_write(mine.native, "{" .. concat(parts, ",") .. "}\n")
 end
 
+-- Is the line a whole JSON value?
+local function is_json(line) return (pcall(json_decode, line)) end
+
+local BEGIN = '{"step":' -- of each line that is ours
+
+-- Is the file one that a logger can go on with? Its first line is an object, or the beginning of one of ours.
+local function is_jsonl(text)
+  local line, ended = match(text, "^%s*([^\n]*)(\n?)")
+  if line == "" then return text == "" end
+  if sub(line, 1, 1) == "{" and is_json(line) then return true end
+  return ended == "" and sub(line, 1, #BEGIN) == sub(BEGIN, 1, #line)
+end
+
 gb.Logger.jsonl = define("gb.Logger.jsonl(path: path) -> logger: A JSON object per line and call of log: step, \z
   wall_time (seconds since 1970) and the values by name; what is not finite is \"nan\", \"inf\" or \"-inf\". A file \z
-  that is there is gone on with; half a line at its end, of a run that was killed, is cut off. Example: local path = \z
-  os.tmpname() local log = gb.Logger.jsonl(path) log:log({ loss = 0.5 }, 1) log:close() os.remove(path)", "files",
+  that is there is gone on with; half a line at its end, of a run that was killed, is cut off. Errors: a file whose \z
+  first line is no JSON object; it stays as it is. Example: local path = os.tmpname() local log = \z
+  gb.Logger.jsonl(path) log:log({ loss = 0.5 }, 1) log:close() os.remove(path)", "files",
   function(path)
     local file = native.append_open(path)
     local text = native.read_file(path)
-    if text ~= "" and not find(text, "^%s*{") then
-      fail(format("jsonl: '%s' is there and holds no JSON objects; choose another path", path))
+    if not is_jsonl(text) then
+      fail(format("jsonl: '%s' is there and no JSON object is its first line; choose another path", path))
     end
-    whole_lines(file, text)
+    whole_lines(file, text, is_json)
     return logger("JSONL", path, { native = file, flush = native.append_flush, write = write_json })
   end)
 

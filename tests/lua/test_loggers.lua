@@ -290,9 +290,24 @@ describe("a JSONL file", function()
     expect(values[2].loss):to_be(0.125)
   end)
   it("of somebody else is left alone", function()
-    write(folder .. "/text", "no object")
-    expect(function() gb.Logger.jsonl(folder .. "/text") end):to_fail("holds no JSON objects")
-    expect(read(folder .. "/text")):to_be("no object")
+    for _, text in ipairs { "no object", "no object\n", '{\n "lr": 0.1,\n "note": "keep"}', '{"a": 1, "b', "[1]\n",
+      "\n\n", "{} {}\n", '{"a": 1}x\n{}\n' } do
+      write(folder .. "/text", text)
+      expect(function() gb.Logger.jsonl(folder .. "/text") end):to_fail("first line")
+      expect(read(folder .. "/text")):to_be(text)
+    end
+  end)
+  it("loses nothing that is whole, and of its first line what was cut", function()
+    local function kept(text)
+      write(folder .. "/kept", text)
+      gb.Logger.jsonl(folder .. "/kept"):close()
+      return read(folder .. "/kept")
+    end
+    expect(kept('{"a": 1}')):to_be('{"a": 1}\n')
+    expect(kept('{"a": 1}\n{"b": 2}')):to_be('{"a": 1}\n{"b": 2}\n')
+    expect(kept('{"a": 1}\r\n{"b": 2')):to_be('{"a": 1}\r\n')
+    expect(kept('{"step":1,"wall')):to_be("")
+    expect(kept('{"st')):to_be("")
   end)
 end)
 
