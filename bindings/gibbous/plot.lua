@@ -19,6 +19,23 @@ local SMALL, NORMAL, LARGE = 12, 14, 17 -- sizes of text, in pixels
 
 local function finite(x) return x == x and abs(x) ~= huge end
 
+local LARGEST = 1e305 -- on an even scale; sums and steps of such numbers are still finite
+
+-- Refuse values that an even scale cannot hold. Gives the largest.
+local function check_size(who, low, high)
+  local largest = max(abs(low), abs(high))
+  if largest <= LARGEST then return largest end
+  fail(format("%s: the values from %g to %g are too large to draw; give them divided by %g", who, low, high, largest))
+end
+
+-- The ends of an even scale; those with nothing between them are moved apart, by 0.5 or this share of them.
+local function range_around(who, low, high, share)
+  local largest = check_size(who, low, high)
+  if high - low > max(largest * 1e-12, 1 / LARGEST) then return low, high end
+  local around = max(largest * share, 0.5)
+  return low - around, high + around
+end
+
 -- {==== surfaces ==== --
 
 local Png, Svg = {}, {}
@@ -178,9 +195,9 @@ local function log_ticks(from, to, multiples, every)
   local ticks = {}
   for power = floor(from), ceil(to) do
     for _, times in ipairs(multiples) do
-      local at = (power + log(times, 10) - from) / (to - from)
-      if power % every == 0 and at >= -1e-9 and at <= 1 + 1e-9 then
-        ticks[#ticks + 1] = { at, tick_text(times * 10.0 ^ power, 10.0 ^ power / (times % 1 > 0 and 10 or 1)) }
+      local at, value = (power + log(times, 10) - from) / (to - from), times * 10.0 ^ power
+      if power % every == 0 and at >= -1e-9 and at <= 1 + 1e-9 and value > 0 and finite(value) then
+        ticks[#ticks + 1] = { at, tick_text(value, 10.0 ^ power / (times % 1 > 0 and 10 or 1)) }
       end
     end
   end
@@ -197,10 +214,7 @@ local function axis(low, high, is_log, count)
     if #ticks < 3 then ticks = log_ticks(from, to, { 1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9 }, 1) end
     return function(v) return v > 0 and (log(v, 10) - from) / (to - from) or 0 / 0 end, ticks
   end
-  if high - low <= abs(high) * 1e-12 then
-    local around = max(abs(high) * 0.5, 0.5)
-    low, high = low - around, high + around
-  end
+  low, high = range_around("plot", low, high, 0.5)
   local ticks, values, step = {}, linear_ticks(low, high, count)
   for i, v in ipairs(values) do ticks[i] = { (v - low) / (high - low), tick_text(v, step) } end
   return function(v) return (v - low) / (high - low) end, ticks
@@ -286,11 +300,11 @@ local function points_of(given, who)
   end
   for i = 1, count do
     local y = points[i]
-    if is_tensor(y) and y:numel() == 1 then
-      points[i] = y:item()
-    elseif type(y) ~= "number" then
+    if is_tensor(y) and y:numel() == 1 then y = y:item() end
+    if type(y) ~= "number" then
       fail(format("%s: points must be numbers, but [%d] is a %s", who or "plot", i, type(y)))
     end
+    points[i] = y + 0.0 -- the difference of two whole numbers could wrap
   end
   return points
 end
@@ -347,6 +361,7 @@ local function curve_text(points, title, width, height)
     if finite(y) then low, high = min(low, y), max(high, y) end
   end
   if low > high then low, high = 0, 1 end
+  check_size("plot", low, high)
   local span = high > low and high - low or 1
   local lines = title and { title } or {}
   for row = height, 1, -1 do
@@ -435,8 +450,9 @@ local function draw_curves(series, options)
   end
   local x_low, x_high = range_of(series, "x", x_log, "plot")
   local y_low, y_high = range_of(series, "y", y_log, "plot")
-  if y_log then y_low, y_high = y_low / 1.15, y_high * 1.15
+  if y_log then y_low, y_high = y_low / 1.15, min(y_high * 1.15, 0x1.fffffffffffffp1023)
   else
+    check_size("plot", y_low, y_high)
     local space = 0.04 * (y_high - y_low)
     y_low, y_high = y_low - space, y_high + space
   end
@@ -502,7 +518,7 @@ local function count_bins(points, bins)
     if finite(v) then low, high = min(low, v), max(high, v) else left_out = left_out + 1 end
   end
   if low > high then low, high = 0.0, 1.0 end
-  if low == high then low, high = low - 0.5, high + 0.5 end
+  low, high = range_around("histogram", low, high, 1e-9)
   for i = 1, bins do counts[i] = 0 end
   for _, v in ipairs(points) do
     if finite(v) then
@@ -586,7 +602,7 @@ local function heatmap_text(values, low, high, title)
   for r, row in ipairs(values) do
     local cells = {}
     for c, v in ipairs(row) do
-      local i = finite(v) and min(9, floor((v - low) / (high - low) * 10)) + 1 or 0
+      local i = finite(v) and max(0, min(9, floor((v - low) / (high - low) * 10))) + 1 or 0
       cells[c] = i == 0 and "?" or rep(string.sub(SHADES, i, i), 2)
     end
     lines[#lines + 1] = concat(cells)
@@ -644,7 +660,7 @@ gb.plot.heatmap = define("gb.plot.heatmap(x: tensor; title?: string, quiet: bool
     if not finite(low) or not finite(high) or low > high then
       fail(format("heatmap: the scale from 'low' %g to 'high' %g is no range", low, high))
     end
-    if low == high then low, high = low - 0.5, high + 0.5 end
+    low, high = range_around("heatmap", low, high, 1e-9)
     if not check_place("heatmap", options) then
       local text = heatmap_text(values, low, high, options.title)
       if not options.quiet then print(text) end

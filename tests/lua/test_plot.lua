@@ -97,10 +97,39 @@ describe("curves as SVG", function()
   end)
   it("may be of one point, or of equal or no finite ones", function()
     for _, points in ipairs { { 3 }, { 2, 2, 2 }, { 0, 0 }, { 0 / 0, 0 / 0 }, { 1e300, -1e300 }, { 1e-320, 2e-320 },
-      { 1e15, 1e15 + 1 }, { math.mininteger, math.maxinteger } } do
+      { 1e15, 1e15 + 1 }, { math.mininteger, math.maxinteger }, { 5e-324, 1e-323 } } do
       gb.plot(points, { file = path })
       expect(count(read(path), "</svg>")):to_be(1)
+      gb.plot.histogram(points, { file = path })
+      expect(count(read(path), "nan")):to_be(0)
+      expect(count(gb.plot.histogram(points, { quiet = true }), "nan")):to_be(0)
     end
+  end)
+  it("rise between the least and the greatest whole number", function()
+    gb.plot({ math.mininteger, math.maxinteger }, { file = path })
+    local line = lines_of(read(path), "#1f6fb4")[1]
+    expect(line[1][2] - line[2][2] > 300):to_be(true)
+  end)
+  it("have ends that a number can hold, on a logarithmic axis too", function()
+    for _, points in ipairs { { 1.7e308, 1.7e308 }, { 5e-324, 5e-324 }, { 5e-324, 1.7e308 } } do
+      for _, log in ipairs { "x", "y", "xy" } do
+        gb.plot(log == "x" and { 1, 2 } or points, { file = path, log = log, x = log ~= "y" and points or nil })
+        local text = read(path)
+        expect(count(text, "nan") + count(text, "inf")):to_be(0)
+      end
+    end
+    local large = { -1.7e308, 1.7e308 }
+    for _, draw in ipairs { gb.plot, gb.plot.histogram, function(points, options)
+      return gb.plot.heatmap(gb.tensor({ points }, { dtype = "float64" }), options)
+    end } do
+      for _, options in ipairs { { file = path }, { quiet = true } } do
+        expect(function() draw(large, options) end):to_fail("too large to draw; give them divided by 1.7e+308")
+      end
+    end
+    expect(io.open(path)):to_be(nil)
+    local text = gb.plot.heatmap(gb.tensor({ { -1e308, 1e308 } }, { dtype = "float64" }),
+      { low = 0, high = 1e-9, quiet = true })
+    expect(text:sub(1, 5)):to_be("  @@\n")
   end)
 end)
 
