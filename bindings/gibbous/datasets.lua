@@ -6,7 +6,7 @@ local fail = native.fail -- raises with the recipe's line
 local define, own, private = native.define, native.own, native.private
 local format, pack, unpack, floor, math_type = string.format, table.pack, table.unpack, math.floor, math.type
 local concat, sort, move, insert = table.concat, table.sort, table.move, table.insert
-local sub, abs, max, tointeger = string.sub, math.abs, math.max, math.tointeger
+local sub, max, tointeger = string.sub, math.max, math.tointeger
 local is_native, is_tensor = native.is_dataset, gb.is_tensor
 local data = gb.data
 
@@ -135,8 +135,9 @@ data.ConcatDataset = define("gb.data.ConcatDataset(datasets: list) -> any: The s
     end)
   end)
 
--- How many samples each part has. Shares that sum to 1 are rounded down, and what is left goes to the first parts, one
--- each, as torch.utils.data.random_split has it.
+-- How many samples each part has. Shares that sum to 1 are rounded down, and what is left goes to the parts in turn,
+-- from the first on, as torch.utils.data.random_split has it. Above 1 a sum may be by its rounding alone, or the parts
+-- would be more than the whole.
 local function part_sizes(lengths, count, who)
   local sum, whole, sizes = 0, true, {}
   for i = 1, #lengths do
@@ -148,13 +149,13 @@ local function part_sizes(lengths, count, who)
     sum, sizes[i], whole = sum + length, length, whole and floor(length) == length
   end
   if #sizes == 0 then fail(format("%s: there are no lengths; two parts are { 0.9, 0.1 }", who)) end
-  if abs(sum - 1) < 1e-6 then
-    local left = count
-    for i = 1, #sizes do
+  if sum >= 1 - 1e-9 and sum <= 1 + 1e-12 then
+    local left, n = count, #sizes
+    for i = 1, n do
       sizes[i] = floor(sizes[i] * count)
       left = left - sizes[i]
     end
-    for i = 1, left do sizes[i] = sizes[i] + 1 end
+    for i = 1, n do sizes[i] = sizes[i] + left // n + (i <= left % n and 1 or 0) end
   elseif not whole or sum ~= count then
     fail(format("%s: the lengths sum to %s; they are shares that sum to 1, or whole numbers that sum to %d, the \z
       number of samples", who, tostring(sum), count))

@@ -115,6 +115,13 @@ describe("parts of datasets", function()
     fails({ "a" }, "lengths are")
     fails({ 5.5, 4.5 }, "sum to 10.0")
     fails({}, "no lengths")
+    fails({ 0.4999996, 0.4999996 }, "sum to 0.9999992; they are shares")
+    fails({ 0.5000004, 0.5000004 }, "sum to 1.0000008; they are shares")
+    local many = data.Dataset(1 << 30, function(i) return i end) -- no order is made for lengths that are refused
+    expect(function() data.random_split(many, { 0.5000001, 0.5000001 }) end):to_fail("sum to 1.0000002")
+    local third = 1 / 3
+    local a, b, c = data.random_split(makers.native(11), { third, third, third })
+    expect(text { #a, #b, #c }):to_be("[4,4,3]")
     expect(#data.random_split(makers.native(0), { 0.5, 0.5 })):to_be(0)
     expect(#data.random_split(makers.native(10), { 1 })):to_be(10)
   end)
