@@ -218,7 +218,8 @@ local function single_scores(o, output, target)
 end
 
 -- The area under the ROC curve: how often a positive has a greater score than a negative, equal ones counted half. With
--- bins, scores that share one count as equal; auc_error bounds what that can change.
+-- bins, scores that share one count as equal; auc_error bounds what that can change. A score that is NaN has no place
+-- in the order: then the area is NaN. With bins these have one of their own, behind the others.
 measures.auc = { options = with { bins = 0 },
   begin = function() return { positive = {}, negative = {} } end,
   add = function(state, o, output, target)
@@ -228,16 +229,20 @@ measures.auc = { options = with { bins = 0 },
       if o.bins == 0 then
         if part:numel() > 0 then list[#list + 1] = part:cpu() end
       else
-        local bins = (part:sigmoid() * o.bins):floor():clamp(0, o.bins - 1):long()
-        local found = bins:bincount({ minlength = o.bins }):tolist()
-        for b = 1, o.bins do list[b] = (list[b] or 0) + found[b] end
+        local bins = (part:sigmoid() * o.bins):floor():clamp(0, o.bins - 1)
+        bins = bins:masked_fill(part:isnan(), o.bins):long()
+        local found = bins:bincount({ minlength = o.bins + 1 }):tolist()
+        for b = 1, o.bins + 1 do list[b] = (list[b] or 0) + found[b] end
       end
     end
   end,
   value = function(state, o)
     if o.bins > 0 then
       local below, wins, ties, positives = 0, 0, 0, 0
-      for b = 1, #state.positive do
+      for _, list in next, state do
+        if (list[o.bins + 1] or 0) > 0 then return NAN, "_error", NAN end
+      end
+      for b = 1, math.min(#state.positive, o.bins) do
         local p, n = state.positive[b], state.negative[b]
         wins, ties, below, positives = wins + p * below, ties + p * n, below + n, positives + p
       end
@@ -245,6 +250,7 @@ measures.auc = { options = with { bins = 0 },
     end
     if #state.positive == 0 or #state.negative == 0 then return NAN end
     local positive, negative = gb.cat(state.positive), (gb.cat(state.negative):sort())
+    if gb.cat({ positive, negative }):isnan():any():item() then return NAN end
     local lower = gb.searchsorted(negative, positive):sum():item()
     local upper = gb.searchsorted(negative, positive, { right = true }):sum():item()
     return (lower + upper) / (2 * positive:numel() * negative:numel())

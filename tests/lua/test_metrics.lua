@@ -179,6 +179,17 @@ describe("the area under the ROC curve", function()
     expect(value ~= value):to_be(true)
     expect(function() metrics:update(gb.rand(3, 3), gb.tensor { 0, 1, 2 }) end):to_fail("auc is of two classes")
   end)
+  it("have no area under the curve where a score is NaN", function()
+    for _, bins in ipairs { 0, 8 } do
+      for _, targets in ipairs { { 1, 0, 0 }, { 0, 1, 0 } } do
+        local spec = { auc = { "auc", bins = bins } }
+        local values = over(spec, gb.tensor { nan, 0.5, 0.3 }, gb.tensor(targets, { dtype = "int64" }), { 1, 2 })
+        expect(values.auc ~= values.auc):to_be(true)
+        expect(over(spec, gb.tensor { 0.1, 9.5, -0.3 }, gb.tensor { 0, 1, 0 }, { 1, 2 }).auc):to_be(1.0)
+        if bins > 0 then expect(values.auc_error ~= values.auc_error):to_be(true) end
+      end
+    end
+  end)
 end)
 
 describe("metrics of regressions", function()
