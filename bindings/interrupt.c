@@ -266,8 +266,11 @@ int gbl_stop_handler(lua_State *L) {
 }
 
 int gbl_hold_stop(lua_State *L) {
-  gbl_get_state(L)->interrupt.held = lua_toboolean(L, 1);
-  return 0;
+  gbl_interrupt *interrupt = &gbl_get_state(L)->interrupt;
+  bool before = interrupt->held;
+  interrupt->held = lua_toboolean(L, 1);
+  lua_pushboolean(L, before);
+  return 1;
 }
 
 int gbl_offer_stop(lua_State *L) {

@@ -107,8 +107,8 @@ void gbl_step_boundary(lua_State *L);
 /* stop_handler(handler) -> table: For the Lua half. What gb.on_stop keeps is { fn =, grace = } from now on; returns
  * what it was, or an empty table. */
 int gbl_stop_handler(lua_State *L);
-/* hold_stop(bool): while it is held, no zero_grad and no loader is a boundary, since steps end elsewhere; and
- * offer_stop(): one ends here. */
+/* hold_stop(bool) -> bool: while it is held, no zero_grad and no loader is a boundary, since steps end elsewhere;
+ * returns what it was; and offer_stop(): one ends here. */
 int gbl_hold_stop(lua_State *L);
 int gbl_offer_stop(lua_State *L);
 /* gb.on_stop. */

@@ -39,7 +39,7 @@ local function extreme(mine, sign)
 end
 
 local shown = {
-  last = function(mine) return mine.last and native.file_exists(path_of(mine, LAST)) and path_of(mine, LAST) or nil end,
+  last = function(mine) return native.file_exists(path_of(mine, LAST)) and path_of(mine, LAST) or nil end,
   best = function(mine)
     local at = mine.monitor and extreme(mine, 1) or #mine.kept
     return mine.kept[at] and path_of(mine, mine.kept[at].name)
@@ -77,8 +77,13 @@ local function name_of(mine, values)
       fail(format("Checkpoints: the name '%s' has a field %s, which is %s", mine.name, field,
         value == nil and "not among the values" or "a " .. type(value)))
     end
-    local text = math_type(value) == "integer" and form == "" and format("%d", value) or
-      format("%" .. (form == "" and ".4f" or match(form, "%a$") and form or form .. "f"), value)
+    local pattern = form == "" and (math_type(value) == "integer" and "d" or ".4f") or
+      match(form, "%a$") and form or form .. "f"
+    local ok, text = pcall(format, "%" .. pattern, value)
+    if not ok then
+      fail(format("Checkpoints: the name '%s' has a field {%s:%s} that cannot hold %s; d is for whole numbers, .3f, \z
+        .3e and .3g for others, and digits are two at most", mine.name, field, form, tostring(value)))
+    end
     return field .. "=" .. text
   end)
   return (gsub(name, "[^%w_%.=+-]", "_"))
@@ -256,9 +261,10 @@ gb.Checkpoints = define("gb.Checkpoints(folder: path; monitor?: string, mode: \"
   1, last: bool = true, name: string = \"{epoch}-{step}\", every_steps?: size, every_epochs?: size, every_seconds?: \z
   number, weights_only: bool = false, major?: size) -> checkpoints: Files of a run's states in a folder: the keep \z
   best by the value named monitor, or without it the keep most recent (-1 all, 0 none), of equal ones the older; \z
-  major = m keeps each m-th of the recent for ever; last.safetensors, unless last is false, to go on from. Fields of \z
-  name become epoch=3, or -v1 is added where another run left that file. weights_only: what is kept holds only the \z
-  model's weights. last, best, best_score and kept can be read. Errors: more than one of every_steps, every_epochs \z
+  major = m keeps each m-th of the recent for ever; last.safetensors, to go on from, is written at each save, or with \z
+  last = false only where a run stops or ends. Fields of name become epoch=3, or -v1 is added \z
+  where another run left that file. weights_only: what is kept holds only the model's weights. last, best, \z
+  best_score and kept can be read. Errors: more than one of every_steps, every_epochs \z
   and every_seconds. Example: local files = gb.Checkpoints(\"runs/a\", { monitor = \"val_loss\", keep = 3 })",
   "files",
   function(folder, options)

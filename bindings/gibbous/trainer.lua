@@ -19,7 +19,8 @@ local autocast, Module, utils = amp.autocast, gb.nn.Module, gb.nn.utils
 
 -- What is private of a trainer: its options, the objects made of them, and where the run stands: epoch (epochs that are
 -- over), batch and inner (batches and steps of the epoch under way), step (steps that were attempted), skipped, sums
--- (of the epoch's losses), values (the last of each), best, reason (why it stopped, or nil).
+-- (of the epoch's losses), values (the last of each), best, reason (why it stopped, or nil), held (it runs inside
+-- another one's step).
 local Trainer = { __name = "gb.Trainer" }
 native.classes.Trainer = Trainer
 local trainer = {} -- what the files beside this one share
@@ -373,6 +374,7 @@ local function parts_of(mine)
 end
 trainer.parts_of = parts_of
 
+-- Save the run: where it is worth a file, or the last state alone. Gives the path of the file that was written.
 local function save(mine, is_last)
   local files = mine.checkpoint
   local path = is_last and files:save_last(parts_of(mine)) or files:save(parts_of(mine), mine.values)
@@ -381,6 +383,7 @@ local function save(mine, is_last)
     if logger.flush then logger:flush() end
   end
   tell(mine, "save", { path = path })
+  return path
 end
 
 -- Go on from the last checkpoint if there is one, or from the one that is named.
@@ -508,7 +511,8 @@ local function end_of_run(mine, is_new)
   end
 end
 
--- All that follows a step: show, validate, save, stop. last: it was the epoch's last.
+-- All that follows a step: show, validate, save, stop. last: it was the epoch's last. A run inside a callback of
+-- another leaves stops to that one, whose step is not whole yet.
 local function after_step(mine, group, last)
   local samples, inner = 0, mine.inner
   for _, batch in ipairs(group) do samples = samples + rows_of(batch) end
@@ -526,7 +530,7 @@ local function after_step(mine, group, last)
     if is_due or is_time then save(mine) end
   end
   mine.reason = mine.reason or end_of_run(mine)
-  native.offer_stop()
+  if not mine.held then native.offer_stop() end
 end
 
 -- ====}
@@ -572,8 +576,7 @@ local function on_stop(mine, before)
   return function()
     local text = "nothing was saved: the Trainer has no checkpoint"
     if mine.checkpoint then
-      save(mine, true)
-      text = format("%s holds all of it: run the same with resume = true to go on", mine.checkpoint.last)
+      text = format("%s holds all of it: run the same with resume = true to go on", save(mine, true))
     end
     for _, logger in ipairs(mine.loggers) do logger:close() end
     print(format("stopped after step %d, in epoch %d; %s", mine.step, mine.epoch + 1, text))
@@ -644,15 +647,15 @@ Trainer.fit = define("Trainer:fit(train: any, validation?: any) -> table: Train 
     fail("Trainer: fit needs to know when to end: give epochs, steps or time")
   end
   mine.running = true
-  local before = native.stop_handler({})
+  local before, held = native.stop_handler({}), native.hold_stop(true)
   local _ <close> = setmetatable({}, { __close = function(_, why)
-    native.hold_stop(false)
+    native.hold_stop(held)
     native.stop_handler(before)
     mine.running, mine.bar = false, nil
     if why ~= nil then mine.batch, mine.inner, mine.sums = 0, 0, { loss = 0.0, count = 0 } end -- the epoch begins anew
   end })
   native.stop_handler(mine.checkpoint and { fn = on_stop(mine, before), grace = mine.grace } or before)
-  native.hold_stop(true)
+  mine.held = held
   prepare(mine, train, validation)
   tell(mine, "start", mine.values)
   local _ <close> = mine.anomaly and gb.anomaly() or nil

@@ -131,12 +131,20 @@ local function named(what, given, from)
   return rawget(from, name)
 end
 
+-- The optimizers that step on gradients that are there, by name.
+local optimizers = {}
+for _, kind in ipairs(native.optimizer_kinds()) do optimizers[kind.name] = gb.optim[kind.name] end
+
 -- The optimizer: as given, or by name, with no decay on biases and norms.
 local function make_optimizer(mine, given)
   if type(given) == "string" then given = { given } end
   if private(given, "optimizer") then return given end
+  if private(given, "lbfgs") or type(given) == "table" and rawget(given, 1) == "LBFGS" then
+    fail("Trainer: 'optimizer' cannot be LBFGS, whose step runs the model many times by a closure; write the loop \z
+      with LBFGS:step, or take { \"AdamW\", lr = 1e-3 }")
+  end
   if type(given) ~= "table" then fail("Trainer: 'optimizer' must be an optimizer, or { \"AdamW\", lr = 1e-3 }") end
-  local make, options = named("optimizer", given, gb.optim), without_name(given)
+  local make, options = named("optimizer", given, optimizers), without_name(given)
   local decay = options.weight_decay
   if type(decay) ~= "number" then return make(Module.parameters(mine.model), options) end
   options.weight_decay = nil

@@ -176,11 +176,11 @@ end
 
 -- Around each step: the first one measures how many operations a sample takes, and one may be profiled.
 function trainer.watch_step(mine, group, step)
-  if mine.summary and mine.step == 0 and rawget(gb, "summary") then gb.summary(mine.model, group[1][1]) end
+  if mine.summary and mine.step == 0 then gb.summary(mine.model, group[1][1]) end
   if mine.peak_flops and not mine.sample_operations then
     local report = audited(mine, group[1])
     mine.sample_operations = report and report.operations / trainer.rows_of(group[1]) or 0
   end
-  if mine.profile == mine.step + 1 and rawget(gb, "profile") then return gb.profile(step) end
+  if mine.profile == mine.step + 1 then return gb.profile(step) end
   return step()
 end

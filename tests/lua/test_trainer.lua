@@ -31,6 +31,42 @@ local function exists(path)
   return file ~= nil
 end
 
+-- What two runs of the same script say, of which a callback lets the first be stopped by SIGTERM: ask() sends it, and
+-- inner() trains another model. The second ends soon after it went on.
+local function stopped_run(folder, files, callbacks)
+  local script = folder .. "/stopped.lua"
+  local file <close> = assert(io.open(script, "w"))
+  file:write(([[
+    local gb = require "gibbous"
+    local nn, again = gb.nn, arg[1] == "again"
+    gb.manual_seed(1)
+    local list = {}
+    for i = 1, 10 do list[i] = { gb.randn(8, 4), gb.randn(8, 1) } end
+    local function trainer(options)
+      options.model, options.optimizer, options.loss = nn.Linear(4, 1), { "SGD", lr = 0.1 }, nn.functional.mse_loss
+      options.progress, options.device = false, "cpu"
+      return gb.Trainer(options)
+    end
+    local function ask()
+      if again then return end
+      os.execute("kill -TERM $PPID")
+      for i = 1, 100000 do end
+    end
+    local function inner() trainer({ epochs = 1 }):fit { list[1], list[2] } end
+    local options = { epochs = again and 1 or 1000, resume = again, validate_every = 1, sanity = 0,
+      checkpoint = { "%s/files", %s }, on = { %s } }
+    options.on.load = function(t) print("loaded at step " .. t.step) end
+    trainer(options):fit(list, gb.data.DataLoader(gb.data.TensorDataset(gb.randn(8, 4), gb.randn(8, 1))))
+  ]]):format(folder, files, callbacks))
+  file:close()
+  local said = {}
+  for i, word in ipairs { "", "again" } do
+    local pipe <close> = assert(io.popen(("'%s' %s %s 2>&1"):format(gb.test.program(), script, word)))
+    said[i] = pipe:read("a")
+  end
+  return said
+end
+
 -- {==== the trainer beside a loop ====
 
 -- A char-level model: embedding, attention of a block, a head; its loss is the mean over tokens.
@@ -515,7 +551,30 @@ describe("Checkpoints", function()
       expect(files():save(parts, { epoch = 2, val_loss = 0.125 })):to_be(folder ..
         "/epoch=2-val_loss=0.12-v1.safetensors")
       expect(function() gb.Checkpoints(folder, { name = "{acc}" }):save(parts, {}) end):to_fail("a field acc")
+      for name, value in pairs { ["{epoch:9999d}"] = 1, ["{epoch:d}"] = 1.5, ["{epoch:.999f}"] = 1 } do
+        expect(function() gb.Checkpoints(folder, { name = name }):save(parts, { epoch = value }) end)
+          :to_fail(("Checkpoints: the name '%s' has a field %s that cannot hold %s"):format(name, name, value))
+      end
     end)
+  end)
+  it("read what is in the tables that they are given, and leave these as they were", function()
+    local function odd(t)
+      return setmetatable(t, { __index = function(_, key) error("asked for " .. key) end,
+        __newindex = function(_, key) error("set " .. key) end })
+    end
+    with_folder(function(folder)
+      local files = gb.Checkpoints(folder, { monitor = "loss", every_steps = 2 })
+      local mine = odd { model = parts.model }
+      expect(files:save(mine, odd {})):to_be(nil)
+      files:save_last(mine)
+      files:load(mine)
+      expect(rawget(mine, "checkpoints")):to_be(nil)
+      expect(files:due(odd {})):to_be(false)
+      expect(function() gb.Checkpoints(folder, { name = "{epoch}" }):save(parts, odd {}) end)
+        :to_fail("not among the values")
+    end)
+    expect(function() gb.EarlyStopping():check(odd {}) end):to_fail("there is no value 'val_loss'")
+    expect(function() gb.EarlyStopping():load_state_dict(odd {}) end):to_fail("takes what state_dict gave")
   end)
   it("that were stopped between the save and the removal go on with the same files", function()
     with_folder(function(folder)
@@ -901,6 +960,11 @@ describe("gb.Trainer", function()
     { { metrics = { "accurcy" } }, "there is no measure 'accurcy'; did you mean 'accuracy'?" },
     { { limit = { trian = 1 } }, "'limit' has train, validate and predict" },
     { { spikes = { windw = 1 } }, "'spikes' has window and warmup" },
+    { { optimizer = { "LBFGS" } }, "'optimizer' cannot be LBFGS" },
+    { { optimizer = "LBFGS" }, "'optimizer' cannot be LBFGS" },
+    { { optimizer = optim.LBFGS(nn.Linear(1, 1):parameters()) }, "'optimizer' cannot be LBFGS" },
+    { { optimizer = { "EMA" } }, "there is no optimizer 'EMA'" },
+    { { optimizer = { "groups" } }, "there is no optimizer 'groups'" },
     { { loss = print, compute = print }, "give loss or compute, not both" },
     { { validate_every = 1.5 }, "'validate_every' must be a share of an epoch" },
     { { average = { mode = "ema", start = 0.5 } }, "'start' of average" },
@@ -936,6 +1000,31 @@ describe("gb.Trainer", function()
       fp16 = "16-mixed", amp = "16-mixed", mixed_float16 = "16-mixed", mixed_bfloat16 = "bf16-mixed" } do
       expect(make({ precision = spelling }).precision.name):to_be(name)
     end
+  end)
+  it("names the file of a run that was stopped, and goes on from it, without a last one too", function()
+    with_folder(function(folder)
+      os.execute("mkdir " .. folder)
+      local runs = stopped_run(folder, [[last = false, every_steps = 1000]], [[
+        step = function(t) if t.step == 3 then ask() end end]])
+      expect(runs[1]:match("stopped after [^\n]*")):to_be("stopped after step 3, in epoch 1; " .. folder ..
+        "/files/last.safetensors holds all of it: run the same with resume = true to go on")
+      expect(runs[2]:find("loaded at step 3", 1, true) ~= nil):to_be(true)
+    end)
+  end)
+  it("ends with a whole step where a callback runs another Trainer", function()
+    with_folder(function(folder)
+      os.execute("mkdir " .. folder)
+      -- asked before the inner run: its steps end none of the outer one
+      local runs = stopped_run(folder, "", [[batch = function(t) if t.step == 4 then ask() inner() end end]])
+      expect(runs[1]:match("stopped after step %d+")):to_be("stopped after step 5")
+      expect(runs[2]:find("loaded at step 5", 1, true) ~= nil):to_be(true)
+      -- and after it: the validation that follows the step belongs to it
+      os.execute("rm -r " .. folder .. "/files")
+      runs = stopped_run(folder, "every_steps = 1000", [[
+        step = function(t) if t.step == 5 then inner() ask() end end,
+        validate = function(t) print("validated at " .. t.step) end]])
+      expect(runs[1]:find("validated at 5\nstopped after step 5", 1, true) ~= nil):to_be(true)
+    end)
   end)
   it("lets go of a run that fails, and can run again", function()
     local fails = true
