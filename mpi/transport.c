@@ -1,7 +1,8 @@
 /* transport.c - the transport between processes, by MPI: a plugin that the engine opens where a job has many of them.
  *
  * It uses point-to-point messages alone, on a communicator of its own. It links to nothing of the engine's. A process
- * can start MPI once and end it once: who joins again, after leaving, is told so. */
+ * can start MPI once and end it once: who joins again, after leaving, is told so. Where the host has started MPI, it is
+ * the host that ends it, and jobs may be joined again until then. */
 #include <mpi.h>
 
 #include <stdio.h>
@@ -12,6 +13,9 @@
 
 /* MPI counts in int: longer messages go in pieces, in order. */
 #define PIECE ((size_t)1 << 30)
+
+/* ours: MPI was started here, and not by the host. */
+typedef struct job { MPI_Comm comm; bool ours; } job;
 
 typedef struct message { bool sends; size_t bytes, length; int count, done; MPI_Request requests[]; } message;
 
@@ -25,7 +29,7 @@ static gb_status fail(gb_transport *t, int code) {
 }
 
 static gb_status post(gb_transport *t, bool sends, int peer, int tag, void *data, size_t bytes, void **out) {
-  MPI_Comm *comm = t->state;
+  const job *j = t->state;
   int count = (int)(bytes / PIECE) + 1;
   message *m = malloc(sizeof *m + (size_t)count * sizeof *m->requests);
   if (!m) {
@@ -37,8 +41,8 @@ static gb_status post(gb_transport *t, bool sends, int peer, int tag, void *data
     size_t first = (size_t)m->count * PIECE, size = bytes - first < PIECE ? bytes - first : PIECE;
     char *place = (char *)data + (bytes ? first : 0);
     MPI_Request *request = &m->requests[m->count];
-    int code = sends ? MPI_Isend(place, (int)size, MPI_BYTE, peer, tag, *comm, request)
-                     : MPI_Irecv(place, (int)size, MPI_BYTE, peer, tag, *comm, request);
+    int code = sends ? MPI_Isend(place, (int)size, MPI_BYTE, peer, tag, j->comm, request)
+                     : MPI_Irecv(place, (int)size, MPI_BYTE, peer, tag, j->comm, request);
     if (code == MPI_SUCCESS) continue;
     if (m->count == 0) free(m); /* else pieces are under way that would write into it */
     return fail(t, code);
@@ -80,16 +84,27 @@ static void drop(gb_transport *t, void *which) {
 /* At a clean end every rank has come here. Without one MPI is not finalised, which would wait for processes that may
  * wait for this one: mpirun sees it end, and ends the others. */
 static void close_all(gb_transport *t, bool clean) {
-  MPI_Comm *comm = t->state;
-  if (clean) {
-    MPI_Comm_free(comm);
-    MPI_Finalize();
-  }
-  free(comm);
+  job *j = t->state;
+  if (clean) MPI_Comm_free(&j->comm);
+  if (clean && j->ours) MPI_Finalize();
+  free(j);
+}
+
+/* MPI runs: at that level at least, since the heartbeat is a thread, whose calls take turns with the recipe's? */
+static gb_status check_level(gb_transport *out, bool ours) {
+  int level = MPI_THREAD_SINGLE;
+  int code = MPI_Query_thread(&level);
+  if (code != MPI_SUCCESS) return fail(out, code);
+  if (level >= MPI_THREAD_SERIALIZED) return GB_OK;
+  snprintf(out->error, sizeof out->error, "MPI runs with thread level %s, and calls come from two threads in turn: %s",
+           level == MPI_THREAD_SINGLE ? "MPI_THREAD_SINGLE" : "MPI_THREAD_FUNNELED",
+           ours ? "use an MPI library that offers MPI_THREAD_SERIALIZED"
+                : "the host must start it by MPI_Init_thread with MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE");
+  return GB_EUNSUPPORTED;
 }
 
 /* Start MPI, unless the host has. The rest of the process goes on making its calls from one thread at a time. */
-static gb_status start(gb_transport *out) {
+static gb_status start(gb_transport *out, bool *ours) {
   int ready = 0, over = 0, level = 0;
   MPI_Finalized(&over);
   if (over) {
@@ -98,9 +113,23 @@ static gb_status start(gb_transport *out) {
     return GB_ESTATE;
   }
   MPI_Initialized(&ready);
-  if (ready) return GB_OK;
-  int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
-  return code == MPI_SUCCESS ? GB_OK : fail(out, code);
+  *ours = !ready;
+  int code = ready ? MPI_SUCCESS : MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
+  return code == MPI_SUCCESS ? check_level(out, *ours) : fail(out, code);
+}
+
+/* A communicator of our own, whose errors come back from its calls. An error of this very call does too: the host's way
+ * with errors is put aside for it. */
+static int duplicate_world(MPI_Comm *out) {
+  MPI_Errhandler hosts;
+  int code = MPI_Comm_get_errhandler(MPI_COMM_WORLD, &hosts);
+  if (code != MPI_SUCCESS) return code;
+  code = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  if (code == MPI_SUCCESS) code = MPI_Comm_dup(MPI_COMM_WORLD, out);
+  if (code == MPI_SUCCESS) code = MPI_Comm_set_errhandler(*out, MPI_ERRORS_RETURN);
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, hosts);
+  MPI_Errhandler_free(&hosts);
+  return code;
 }
 
 /* How many ranks of this machine come before this one. */
@@ -121,16 +150,17 @@ gb_status gb_transport_open(uint32_t abi, gb_transport *out) {
     snprintf(out->error, sizeof out->error, "it was built for another version of the engine; build both together");
     return GB_EDEVICE;
   }
-  gb_status status = start(out);
+  bool ours;
+  gb_status status = start(out, &ours);
   if (status != GB_OK) return status;
-  MPI_Comm *comm = malloc(sizeof *comm);
-  if (!comm) return snprintf(out->error, sizeof out->error, "out of memory"), GB_EMEMORY;
-  int code = MPI_Comm_dup(MPI_COMM_WORLD, comm);
-  if (code == MPI_SUCCESS) code = MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN);
-  if (code != MPI_SUCCESS) return free(comm), fail(out, code);
-  MPI_Comm_rank(*comm, &out->rank);
-  MPI_Comm_size(*comm, &out->size);
-  out->local_rank = find_local_rank(*comm);
-  out->state = comm;
+  job *j = malloc(sizeof *j);
+  if (!j) return snprintf(out->error, sizeof out->error, "out of memory"), GB_EMEMORY;
+  j->ours = ours;
+  int code = duplicate_world(&j->comm);
+  if (code != MPI_SUCCESS) return free(j), fail(out, code);
+  MPI_Comm_rank(j->comm, &out->rank);
+  MPI_Comm_size(j->comm, &out->size);
+  out->local_rank = find_local_rank(j->comm);
+  out->state = j;
   return GB_OK;
 }
