@@ -29,12 +29,13 @@ void gb_comm_close(gb_comm *comm, bool clean) {
   if (!comm) return;
   comm->timeout = INFINITY;
   if (clean && !comm->broken && comm->size > 1) (void)gb_comm_barrier(comm);
+  clean = clean && !comm->broken;
   gb_pulse_end(comm->pulse);
-  if (comm->transport.close) comm->transport.close(&comm->transport, clean && !comm->broken);
-  gb_pulse_free(comm->pulse);
+  if (comm->transport.close) comm->transport.close(&comm->transport, clean);
+  if (clean || !comm->transport.lingers) gb_pulse_free(comm->pulse); /* else a late heartbeat may reach it */
   while (comm->kept) {
     struct gb_kept *next = comm->kept->next;
-    if (!comm->transport.lingers) free(comm->kept->memory);
+    if (!comm->transport.lingers) gb_counted_free(comm->kept->memory);
     free(comm->kept);
     comm->kept = next;
   }
@@ -43,7 +44,7 @@ void gb_comm_close(gb_comm *comm, bool clean) {
 
 void gb_comm_free(gb_comm *comm, void *memory) {
   if (!memory) return;
-  if (!comm || !comm->broken) { free(memory); return; }
+  if (!comm || !comm->broken) { gb_counted_free(memory); return; }
   struct gb_kept *kept = malloc(sizeof *kept);
   if (!kept) return; /* better lost than written to */
   *kept = (struct gb_kept){ comm->kept, memory };

@@ -35,7 +35,7 @@ typedef struct gb_post { void *message; int peer; bool sends; size_t bytes; } gb
 gb_status gb_comm_new(gb_context *context, const gb_transport *transport, double timeout, gb_comm **out);
 /* clean: the recipe came to its end; then all ranks are waited for, as long as they live. */
 void gb_comm_close(gb_comm *comm, bool clean);
-void gb_comm_free(gb_comm *comm, void *memory); /* of malloc, or NULL; comm may be NULL */
+void gb_comm_free(gb_comm *comm, void *memory); /* counted (gb_counted_alloc), or NULL; comm may be NULL */
 
 /* Around a call: GB_ESTATE where the job is broken; a call that fails breaks it. */
 gb_status gb_comm_begin(gb_comm *comm, const char *operation);

@@ -7,7 +7,6 @@
 #include "dist/shards.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "dist/room.h"
@@ -36,6 +35,7 @@ struct gb_shards {
   void **values;                      /* of the buffers when the round began, in their lane's dtype */
   uint64_t *versions;
   int64_t samples, shard, end;        /* shard: the one that runs */
+  int64_t work;                       /* since the last look for a stop */
   bool runs;
   uint64_t seed, offset, next_offset; /* of the random stream: at the beginning, and the furthest that a shard came */
   double sum, weight;                 /* of the losses of the shard that runs */
@@ -51,8 +51,8 @@ gb_status gb_shards_new(gb_context *context, int64_t shards, gb_shards **out) {
   if (comm && comm->size > shards)
     return gb_fail(context, GB_EINVAL, "DataParallel: %lld shards for %d processes; each needs one at least",
                    (long long)shards, comm->size);
-  gb_shards *s = calloc(1, sizeof *s);
-  if (!s) return gb_fail_memory(context, sizeof *s);
+  gb_shards *s = gb_counted_alloc(context, sizeof *s);
+  if (!s) return GB_EMEMORY;
   gb_context_retain(s->context = context);
   s->shards = shards;
   s->loss = NAN;
@@ -105,7 +105,7 @@ static void plant(gb_shards *s) {
   for (int k = 0; k < LANES; k++) {
     gb_lane lane = lane_for(k, l.used[k]);
     if (fits) gb_tree_reset(&s->trees[k]);
-    else gb_tree_begin(&s->trees[k], s->comm, &lane, s->shards);
+    else gb_tree_begin(&s->trees[k], s->context, s->comm, &lane, s->shards);
   }
 }
 
@@ -121,9 +121,10 @@ static void let_go(gb_shards *s) {
   }
   for (int i = 0; i < s->n_buffers; i++) {
     gb_tensor_release(s->buffers[i]);
-    free(s->values[i]);
+    gb_counted_free(s->values[i]);
   }
-  free(s->parameters), free(s->before), free(s->buffers), free(s->values), free(s->versions);
+  void *const lists[] = { s->parameters, s->before, s->buffers, s->values, s->versions };
+  for (int i = 0; i < 5; i++) gb_counted_free(lists[i]);
   s->parameters = s->before = s->buffers = NULL;
   s->values = NULL;
   s->versions = NULL;
@@ -135,19 +136,19 @@ void gb_shards_free(gb_shards *s) {
   if (!s) return;
   let_go(s);
   fell(s);
-  gb_context_release(s->context);
-  free(s);
+  gb_context *context = s->context;
+  gb_counted_free(s);
+  gb_context_release(context);
 }
 
 static gb_status allocate(gb_shards *s, int n_parameters, int n_buffers) {
-  size_t p = (size_t)n_parameters + 1, b = (size_t)n_buffers + 1;
-  s->parameters = calloc(p, sizeof *s->parameters);
-  s->before = calloc(p, sizeof *s->before);
-  s->buffers = calloc(b, sizeof *s->buffers);
-  s->values = calloc(b, sizeof *s->values);
-  s->versions = calloc(b, sizeof *s->versions);
-  bool good = s->parameters && s->before && s->buffers && s->values && s->versions;
-  return good ? GB_OK : gb_fail_memory(s->context, (p + b) * 3 * sizeof(void *));
+  size_t p = (size_t)n_parameters, b = (size_t)n_buffers;
+  s->parameters = gb_counted_alloc(s->context, p * sizeof *s->parameters);
+  if (s->parameters) s->before = gb_counted_alloc(s->context, p * sizeof *s->before);
+  if (s->before) s->buffers = gb_counted_alloc(s->context, b * sizeof *s->buffers);
+  if (s->buffers) s->values = gb_counted_alloc(s->context, b * sizeof *s->values);
+  if (s->values) s->versions = gb_counted_alloc(s->context, b * sizeof *s->versions);
+  return s->versions ? GB_OK : GB_EMEMORY;
 }
 
 /* What the parameter's gradient is so far, as a tensor that the round will not write. */
@@ -165,9 +166,8 @@ static gb_status keep_gradient(gb_shards *s, gb_tensor *parameter, gb_tensor **o
 static gb_status keep_buffer(gb_shards *s, int i) {
   gb_tensor *buffer = s->buffers[i];
   gb_dtype dtype = gb_lane_dtype((gb_dtype)buffer->dtype);
-  size_t bytes = (size_t)buffer->numel * gb_dtype_bytes(dtype);
-  s->values[i] = malloc(bytes ? bytes : 1);
-  if (!s->values[i]) return gb_fail_memory(s->context, bytes);
+  s->values[i] = gb_counted_resize(s->context, NULL, (size_t)buffer->numel * gb_dtype_bytes(dtype));
+  if (!s->values[i]) return GB_EMEMORY;
   s->versions[i] = gb_tensor_version(buffer);
   return gb_dist_read(buffer, dtype, s->values[i]);
 }
@@ -222,6 +222,7 @@ void gb_shards_abandon(gb_shards *s) {
   for (int i = 0; i < s->n_buffers; i++)
     if (gb_tensor_version(s->buffers[i]) != s->versions[i])
       (void)gb_dist_write(s->buffers[i], gb_lane_dtype((gb_dtype)s->buffers[i]->dtype), s->values[i]);
+  if (s->comm && s->comm == gb_dist_comm(s->context) && s->comm->broken) fell(s); /* messages may reach the trees */
   let_go(s);
 }
 
@@ -247,12 +248,36 @@ static double weight_of(const gb_shards *s, int64_t shard) {
   return (double)(first_sample(s, shard + 1) - first_sample(s, shard)) * (double)s->shards / (double)s->samples;
 }
 
-static void weigh_f32(float *values, int64_t count, float weight) {
-  for (int64_t i = 0; weight != 1 && i < count; i++) values[i] *= weight;
+/* What is done to `count` values of a lane, from `place` on. */
+typedef void (*lane_pass)(int which, void *place, const void *before, int64_t count, double weight);
+
+static size_t lane_each(int which) { return which == FLOATS ? sizeof(float) : sizeof(double); }
+
+/* The pass over so many values, piece by piece, with a look for a stop between them. before: as many, or NULL. */
+static gb_status in_pieces(gb_shards *s, lane_pass pass, int which, void *place, const void *before, int64_t count,
+                           double weight) {
+  for (int64_t first = 0; first < count; first += GB_PIECE) {
+    int64_t some = count - first < GB_PIECE ? count - first : GB_PIECE;
+    size_t skip = (size_t)first * lane_each(which);
+    GB_TRY(gb_poll_work(s->context, &s->work, some));
+    pass(which, (char *)place + skip, before ? (const char *)before + skip : NULL, some, weight);
+  }
+  return GB_OK;
 }
 
-static void weigh_f64(double *values, int64_t count, double weight) {
-  for (int64_t i = 0; weight != 1 && i < count; i++) values[i] *= weight;
+/* A pass: integers have no weight. */
+static void weigh(int which, void *place, const void *before, int64_t count, double weight) {
+  (void)before;
+  if (weight == 1 || which == WHOLE) return;
+  for (int64_t i = 0; i < count; i++)
+    if (which == FLOATS) ((float *)place)[i] *= (float)weight;
+    else ((double *)place)[i] *= weight;
+}
+
+/* A pass: zeros. */
+static void clear(int which, void *place, const void *before, int64_t count, double weight) {
+  (void)before, (void)weight;
+  memset(place, 0, (size_t)count * lane_each(which));
 }
 
 /* The gradient goes into its leaf and from the parameter. */
@@ -262,7 +287,7 @@ static gb_status take_gradient(gb_shards *s, int i, void *const *leaves, int64_t
   gb_dtype dtype = gb_lane_dtype((gb_dtype)parameter->dtype);
   char *place = (char *)leaves[which] + (size_t)first * gb_dtype_bytes(dtype);
   ((float *)leaves[FLOATS])[i] = grad != NULL;
-  if (!grad) return memset(place, 0, (size_t)parameter->numel * gb_dtype_bytes(dtype)), GB_OK;
+  if (!grad) return in_pieces(s, clear, which, place, NULL, parameter->numel, 1);
   gb_grad_tag tag = grad->tag;
   gb_status status = gb_dist_read(grad, dtype, place);
   gb_tensor_release(grad);
@@ -272,13 +297,13 @@ static gb_status take_gradient(gb_shards *s, int i, void *const *leaves, int64_t
                                              "ones, in one batch; scale every loss with the same scaler");
   s->tag = tag;
   s->tagged = true;
-  if (which == FLOATS) weigh_f32((float *)place, parameter->numel, (float)weight);
-  else weigh_f64((double *)place, parameter->numel, weight);
+  GB_TRY(in_pieces(s, weigh, which, place, NULL, parameter->numel, weight));
   return gb_tensor_set_grad(parameter, NULL);
 }
 
-/* now - before for every element whose bits have changed; 0 where they have not, as of an infinite mask. */
-static void change_of(int which, void *now, const void *before, int64_t count) {
+/* A pass: now - before for every element whose bits have changed; 0 where they have not, as of an infinite mask. */
+static void change_of(int which, void *now, const void *before, int64_t count, double weight) {
+  (void)weight;
   for (int64_t i = 0; i < count; i++)
     if (which == FLOATS) {
       float *n = (float *)now + i;
@@ -298,11 +323,10 @@ static gb_status take_buffer(gb_shards *s, int i, void *const *leaves, int64_t f
   gb_dtype dtype = gb_lane_dtype((gb_dtype)buffer->dtype);
   char *place = (char *)leaves[which] + (size_t)first * gb_dtype_bytes(dtype);
   if (gb_tensor_version(buffer) == s->versions[i])
-    return memset(place, 0, (size_t)buffer->numel * gb_dtype_bytes(dtype)), GB_OK;
+    return in_pieces(s, clear, which, place, NULL, buffer->numel, 1);
   GB_TRY(gb_dist_read(buffer, dtype, place));
-  change_of(which, place, s->values[i], buffer->numel);
-  if (which == FLOATS) weigh_f32((float *)place, buffer->numel, (float)weight);
-  if (which == DOUBLES) weigh_f64((double *)place, buffer->numel, weight);
+  GB_TRY(in_pieces(s, change_of, which, place, s->values[i], buffer->numel, 1));
+  GB_TRY(in_pieces(s, weigh, which, place, NULL, buffer->numel, weight));
   GB_TRY(gb_dist_write(buffer, dtype, s->values[i]));
   s->versions[i] = gb_tensor_version(buffer);
   return GB_OK;
@@ -340,11 +364,11 @@ static gb_status add_leaf(gb_shards *s) {
     if (offset > s->next_offset) s->next_offset = offset;
   }
   for (int k = 0; k < LANES && status == GB_OK; k++)
-    if (!(leaves[k] = gb_tree_leaf(&s->trees[k], s->context))) status = GB_EMEMORY;
+    if (!(leaves[k] = gb_tree_leaf(&s->trees[k]))) status = GB_EMEMORY;
   if (status == GB_OK) status = fill_leaves(s, leaves);
   for (int k = 0; k < LANES; k++)
-    if (status == GB_OK) gb_tree_add(&s->trees[k], s->shard, leaves[k]);
-    else free(leaves[k]);
+    if (status == GB_OK) status = gb_tree_add(&s->trees[k], s->shard, leaves[k]);
+    else gb_counted_free(leaves[k]);
   return status;
 }
 
@@ -378,8 +402,7 @@ static gb_status check_same(gb_shards *s, const int64_t *whole) {
 static gb_status put_gradient(gb_shards *s, int i, void *place) {
   gb_tensor *parameter = s->parameters[i], *before = s->before[i], *made = NULL;
   gb_dtype dtype = gb_lane_dtype((gb_dtype)parameter->dtype);
-  if (dtype == GB_FLOAT32) weigh_f32(place, parameter->numel, 1 / (float)s->shards);
-  else weigh_f64(place, parameter->numel, 1 / (double)s->shards);
+  GB_TRY(in_pieces(s, weigh, lane_number(parameter), place, NULL, parameter->numel, 1 / (double)s->shards));
   gb_segment *segment = parameter->slab ? &parameter->slab->segments[parameter->segment] : NULL;
   if (segment && !before) { /* straight into the slab */
     GB_TRY(gb_dist_write(segment->grad, dtype, place));
@@ -403,6 +426,7 @@ static gb_status put_buffer(gb_shards *s, int i, const void *place) {
   int which = lane_number(buffer);
   bool changed = false;
   for (int64_t k = 0; k < buffer->numel; k++) {
+    if (k % GB_PIECE == 0) GB_TRY(gb_poll(s->context));
     if (which == FLOATS) {
       float change = ((const float *)place)[k];
       if (change == 0) continue;
@@ -465,10 +489,18 @@ static gb_status finish(gb_shards *s) {
 
 /* ====} */
 
+/* Is the job that the round began in still joined? */
+static gb_status check_job(gb_shards *s) {
+  if (!s->comm || s->comm == gb_dist_comm(s->context)) return GB_OK;
+  return gb_fail(s->context, GB_ESTATE, "DataParallel:shards: the job was left in the loop over shards; call "
+                                        "gb.dist.finalize() after it");
+}
+
 gb_status gb_shards_next(gb_shards *s, int64_t *first, int64_t *count) {
   *count = 0;
   if (!s->open) return GB_OK;
-  gb_status status = s->runs ? add_leaf(s) : GB_OK;
+  gb_status status = check_job(s);
+  if (status == GB_OK && s->runs) status = add_leaf(s);
   s->runs = false;
   for (s->shard++; status == GB_OK && s->shard < s->end; s->shard++) {
     *first = first_sample(s, s->shard);
@@ -498,7 +530,6 @@ gb_status gb_shards_record(gb_shards *s, double loss) {
 }
 
 double gb_shards_loss(const gb_shards *s) { return s->loss; }
-int64_t gb_shards_count(const gb_shards *s) { return s->shards; }
 
 /* {==== The beginning ==== */
 
@@ -519,8 +550,8 @@ static uint64_t fingerprint(gb_tensor *const *tensors, const char *const *names,
 }
 
 static gb_status compare(gb_shards *s, gb_comm *comm, uint64_t mine) {
-  uint64_t *all = calloc((size_t)comm->size, sizeof *all);
-  if (!all) return gb_fail_memory(s->context, (size_t)comm->size * sizeof *all);
+  uint64_t *all = gb_counted_alloc(s->context, (size_t)comm->size * sizeof *all);
+  if (!all) return GB_EMEMORY;
   gb_status status = gb_comm_gather(comm, &mine, sizeof mine, all);
   for (int r = 1; r < comm->size && status == GB_OK; r++)
     if ((comm->together = all[r] != all[0]))
@@ -533,8 +564,8 @@ static gb_status compare(gb_shards *s, gb_comm *comm, uint64_t mine) {
 
 /* The state of the random stream, then the tensors. */
 static gb_status adopt(gb_shards *s, gb_comm *comm, gb_tensor *const *tensors, int count) {
-  uint64_t *random = malloc(2 * sizeof *random);
-  if (!random) return gb_fail_memory(s->context, 2 * sizeof *random);
+  uint64_t *random = gb_counted_alloc(s->context, 2 * sizeof *random);
+  if (!random) return GB_EMEMORY;
   gb_get_rng_state(s->context, &random[0], &random[1]);
   gb_status status = gb_comm_broadcast(comm, 0, random, 2 * sizeof *random);
   if (status == GB_OK) gb_set_rng_state(s->context, random[0], random[1]);

@@ -14,7 +14,7 @@
 
 #include "dist/tensors.h"
 
-enum { GB_SHARDS_MOST = 4096 };
+enum { GB_SHARDS_MOST = 1024 };
 
 typedef struct gb_shards gb_shards;
 
@@ -39,6 +39,5 @@ void gb_shards_abandon(gb_shards *s);
  * recorded. */
 gb_status gb_shards_record(gb_shards *s, double loss);
 double gb_shards_loss(const gb_shards *s);
-int64_t gb_shards_count(const gb_shards *s);
 
 #endif

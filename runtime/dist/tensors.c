@@ -1,8 +1,6 @@
 /* tensors.c - collectives of tensors: their values go through the host's memory. */
 #include "dist/tensors.h"
 
-#include <stdlib.h>
-
 #include "graph/room.h"
 
 const char *const gb_dist_op_names[GB_DIST_OPS] = { "sum", "mean", "max", "or" };
@@ -40,9 +38,8 @@ gb_status gb_dist_write(gb_tensor *tensor, gb_dtype dtype, const void *host) {
 
 /* Memory for that many values, that messages may reach. */
 static gb_status take(gb_comm *comm, int64_t count, gb_dtype dtype, void **out) {
-  size_t bytes = (size_t)count * gb_dtype_bytes(dtype);
-  *out = malloc(bytes ? bytes : 1);
-  return *out ? GB_OK : gb_fail_memory(comm->context, bytes);
+  *out = gb_counted_resize(comm->context, NULL, (size_t)count * gb_dtype_bytes(dtype));
+  return *out ? GB_OK : GB_EMEMORY;
 }
 
 /* ====} */

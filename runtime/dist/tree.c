@@ -1,8 +1,6 @@
 /* tree.c - the fixed tree: what a rank adds by itself, and what ranks exchange. */
 #include "dist/tree.h"
 
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* {==== Arithmetic ==== */
@@ -36,12 +34,23 @@ void gb_reduce_into(const gb_lane *lane, void *left, const void *right, int64_t 
   loops[lane->reduction][kind](left, right, count);
 }
 
+gb_status gb_reduce_in_pieces(gb_context *context, const gb_lane *lane, void *left, const void *right, int64_t count) {
+  size_t each = gb_dtype_bytes(lane->dtype);
+  for (int64_t first = 0; first < count; first += GB_PIECE) {
+    size_t skip = (size_t)first * each;
+    int64_t some = count - first < GB_PIECE ? count - first : GB_PIECE;
+    GB_TRY(gb_poll(context));
+    gb_reduce_into(lane, (char *)left + skip, (const char *)right + skip, some);
+  }
+  return GB_OK;
+}
+
 /* ====} */
 
 /* {==== What one rank does ==== */
 
-void gb_tree_begin(gb_tree *tree, gb_comm *comm, const gb_lane *lane, int64_t leaves) {
-  *tree = (gb_tree){ .comm = comm, .lane = *lane, .leaves = leaves };
+void gb_tree_begin(gb_tree *tree, gb_context *context, gb_comm *comm, const gb_lane *lane, int64_t leaves) {
+  *tree = (gb_tree){ .context = context, .comm = comm, .lane = *lane, .leaves = leaves };
 }
 
 void gb_tree_reset(gb_tree *tree) {
@@ -54,33 +63,32 @@ void gb_tree_free(gb_tree *tree) {
   tree->count = tree->spares = 0;
 }
 
-void *gb_tree_leaf(gb_tree *tree, gb_context *context) {
+void *gb_tree_leaf(gb_tree *tree) {
   if (tree->spares) return tree->spare[--tree->spares];
-  size_t bytes = gb_lane_bytes(&tree->lane);
-  void *memory = malloc(bytes ? bytes : 1);
-  if (!memory) gb_fail_memory(context, bytes);
-  return memory;
+  return gb_counted_resize(tree->context, NULL, gb_lane_bytes(&tree->lane));
 }
 
 /* The node at place i and its right neighbour become their parent. */
-static void join(gb_tree *tree, int i) {
+static gb_status join(gb_tree *tree, int i) {
   gb_tree_node *left = &tree->nodes[i], *right = left + 1;
-  gb_reduce_into(&tree->lane, left->data, right->data, tree->lane.count);
+  GB_TRY(gb_reduce_in_pieces(tree->context, &tree->lane, left->data, right->data, tree->lane.count));
   tree->spare[tree->spares++] = right->data;
   memmove(right, right + 1, sizeof *right * (size_t)(tree->count - i - 2));
   tree->count--;
   left->level++;
   left->index /= 2;
+  return GB_OK;
 }
 
 static bool are_siblings(const gb_tree_node *left, const gb_tree_node *right) {
   return left->level == right->level && left->index % 2 == 0 && right->index == left->index + 1;
 }
 
-void gb_tree_add(gb_tree *tree, int64_t leaf, void *data) {
+gb_status gb_tree_add(gb_tree *tree, int64_t leaf, void *data) {
   tree->nodes[tree->count++] = (gb_tree_node){ 0, leaf, data };
   while (tree->count > 1 && are_siblings(&tree->nodes[tree->count - 2], &tree->nodes[tree->count - 1]))
-    join(tree, tree->count - 2);
+    GB_TRY(join(tree, tree->count - 2));
+  return GB_OK;
 }
 
 /* ====} */
@@ -113,8 +121,7 @@ static gb_status join_pair(gb_tree *tree, int level, int64_t i) {
   int right = owner(tree, right_leaf), mine = place_of(tree, level, i + 1);
   size_t bytes = gb_lane_bytes(&tree->lane);
   if (left == right) {
-    if (at >= 0 && mine == at + 1) join(tree, at);
-    return GB_OK;
+    return at >= 0 && mine == at + 1 ? join(tree, at) : GB_OK;
   }
   if (rank == right) {
     GB_TRY(gb_comm_transfer(comm, GB_TAG_REDUCE, true, left, tree->nodes[mine].data, bytes));
@@ -122,14 +129,14 @@ static gb_status join_pair(gb_tree *tree, int level, int64_t i) {
     memmove(&tree->nodes[mine], &tree->nodes[mine + 1], sizeof *tree->nodes * (size_t)(tree->count - mine - 1));
     tree->count--;
   } else if (rank == left) {
-    void *data = gb_tree_leaf(tree, comm->context);
+    void *data = gb_tree_leaf(tree);
     if (!data) return GB_EMEMORY;
     gb_status status = gb_comm_transfer(comm, GB_TAG_REDUCE, false, right, data, bytes);
     if (status != GB_OK) return gb_comm_free(comm, data), status;
     memmove(&tree->nodes[at + 2], &tree->nodes[at + 1], sizeof *tree->nodes * (size_t)(tree->count - at - 1));
     tree->nodes[at + 1] = (gb_tree_node){ level, i + 1, data };
     tree->count++;
-    join(tree, at);
+    return join(tree, at);
   }
   return GB_OK;
 }
@@ -140,7 +147,7 @@ static gb_status climb(gb_tree *tree, void **sum) {
   for (int level = 0; ((int64_t)1 << level) < tree->leaves; level++)
     for (int64_t i = 0; i << level < tree->leaves; i += 2) GB_TRY(join_pair(tree, level, i));
   if (tree->count == 0) {
-    tree->nodes[0].data = gb_tree_leaf(tree, comm->context);
+    tree->nodes[0].data = gb_tree_leaf(tree);
     if (!tree->nodes[0].data) return GB_EMEMORY;
     tree->count = 1;
   }
@@ -170,9 +177,9 @@ static gb_status halve(gb_comm *comm, const gb_lane *lane, void *data, void *spa
     int64_t count = keep.end - keep.first;
     GB_TRY(gb_comm_swap(comm, GB_TAG_REDUCE, partner, at(lane, data, give.first), (size_t)(give.end - give.first) *
                         each, partner, spare, (size_t)count * each));
-    if (!is_right) gb_reduce_into(lane, at(lane, data, keep.first), spare, count);
+    if (!is_right) GB_TRY(gb_reduce_in_pieces(comm->context, lane, at(lane, data, keep.first), spare, count));
     else { /* the partner's node is the left one */
-      gb_reduce_into(lane, spare, at(lane, data, keep.first), count);
+      GB_TRY(gb_reduce_in_pieces(comm->context, lane, spare, at(lane, data, keep.first), count));
       memcpy(at(lane, data, keep.first), spare, (size_t)count * each);
     }
     spans[*rounds + 1] = keep;
@@ -202,7 +209,7 @@ gb_status gb_tree_finish(gb_tree *tree, void **sum) {
   if (!even) return climb(tree, sum);
   span spans[33];
   int rounds = 0;
-  void *spare = gb_tree_leaf(tree, comm->context);
+  void *spare = gb_tree_leaf(tree);
   if (!spare) return GB_EMEMORY;
   gb_status status = halve(comm, &tree->lane, tree->nodes[0].data, spare, spans, &rounds);
   if (status == GB_OK) status = join_halves(comm, &tree->lane, tree->nodes[0].data, spans, rounds);
@@ -219,12 +226,12 @@ gb_status gb_comm_all_reduce(gb_comm *comm, const gb_lane *lane, void *data) {
   gb_tree tree;
   void *sum = NULL;
   if (comm->size == 1 || lane->count == 0) return GB_OK;
-  gb_tree_begin(&tree, comm, lane, comm->size);
-  void *leaf = gb_tree_leaf(&tree, comm->context);
+  gb_tree_begin(&tree, comm->context, comm, lane, comm->size);
+  void *leaf = gb_tree_leaf(&tree);
   if (!leaf) return GB_EMEMORY;
   memcpy(leaf, data, gb_lane_bytes(lane));
-  gb_tree_add(&tree, comm->rank, leaf);
-  gb_status status = gb_tree_finish(&tree, &sum);
+  gb_status status = gb_tree_add(&tree, comm->rank, leaf);
+  if (status == GB_OK) status = gb_tree_finish(&tree, &sum);
   if (status == GB_OK) memcpy(data, sum, gb_lane_bytes(lane));
   gb_tree_free(&tree);
   return status;
@@ -258,8 +265,8 @@ gb_status gb_comm_reduce_scatter(gb_comm *comm, const gb_lane *lane, void *data,
     memcpy(out, (char *)data + (size_t)comm->rank * part, part);
     return GB_OK;
   }
-  void *work = malloc(bytes);
-  if (!work) return gb_fail_memory(comm->context, bytes);
+  void *work = gb_counted_resize(comm->context, NULL, bytes);
+  if (!work) return GB_EMEMORY;
   gb_status status = scatter_evenly(comm, lane, data, work, out);
   gb_comm_free(comm, work);
   return status;

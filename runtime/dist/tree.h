@@ -19,11 +19,14 @@ static inline size_t gb_lane_bytes(const gb_lane *lane) { return (size_t)lane->c
 
 /* left = left with right, of `count` numbers. */
 void gb_reduce_into(const gb_lane *lane, void *left, const void *right, int64_t count);
+/* The same, with a look for a stop before each piece. */
+gb_status gb_reduce_in_pieces(gb_context *context, const gb_lane *lane, void *left, const void *right, int64_t count);
 
 /* The nodes that one rank holds so far, from the left, each in memory of its own. */
 enum { GB_TREE_NODES = 64 };
 typedef struct gb_tree_node { int level; int64_t index; void *data; } gb_tree_node;
 typedef struct gb_tree {
+  gb_context *context;
   gb_comm *comm;                      /* NULL: one process */
   gb_lane lane;
   int64_t leaves;
@@ -35,11 +38,12 @@ typedef struct gb_tree {
 /* The first leaf of a rank; that of the rank past the last is `leaves`. */
 static inline int64_t gb_tree_first(int64_t leaves, int size, int rank) { return leaves * rank / size; }
 
-void gb_tree_begin(gb_tree *tree, gb_comm *comm, const gb_lane *lane, int64_t leaves);
+void gb_tree_begin(gb_tree *tree, gb_context *context, gb_comm *comm, const gb_lane *lane, int64_t leaves);
 /* Memory for a leaf, to be filled and given to gb_tree_add; NULL: none, text set in the context. */
-void *gb_tree_leaf(gb_tree *tree, gb_context *context);
-/* Add the next leaf of this rank, in order: nodes whose both children are there are summed at once. */
-void gb_tree_add(gb_tree *tree, int64_t leaf, void *data);
+void *gb_tree_leaf(gb_tree *tree);
+/* Add the next leaf of this rank, in order: nodes whose both children are there are summed at once. The
+ * memory is the tree's then, also where a stop ends the sums. */
+gb_status gb_tree_add(gb_tree *tree, int64_t leaf, void *data);
 /* Every rank has added its leaves, at least one each: *sum is the root, the same on all; it belongs to the tree. */
 gb_status gb_tree_finish(gb_tree *tree, void **sum);
 /* Empty again, for other leaves; the memory stays. */

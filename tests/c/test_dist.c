@@ -1,8 +1,9 @@
 /* test_dist.c - jobs of 1 to 8 ranks, as threads: messages, waiting, and sums by the fixed tree, which are compared bit
- * for bit with the same tree on one process. Meant for the thread sanitizer too. */
+ * for bit with the same tree on one process; what stops them, what memory they count, and what a transport may still
+ * reach. Meant for the thread sanitizer too. */
 #include "ranks.h"
 
-#include "dist/tree.h"
+#include "dist/shards.h"
 
 #define EXPECT(job, expression)                                                          \
   do {                                                                                   \
@@ -55,12 +56,12 @@ static void sum_leaves(rank_job *job) {
   const sum_case *c = job->what;
   gb_tree tree;
   void *sum = NULL, *want = expected_sum(c);
-  gb_tree_begin(&tree, job->comm, &c->lane, c->leaves);
+  gb_tree_begin(&tree, job->context, job->comm, &c->lane, c->leaves);
   int64_t end = gb_tree_first(c->leaves, job->size, job->rank + 1);
   for (int64_t leaf = gb_tree_first(c->leaves, job->size, job->rank); leaf < end; leaf++) {
-    void *data = gb_tree_leaf(&tree, job->context);
+    void *data = gb_tree_leaf(&tree);
     fill_leaf(c, leaf, data);
-    gb_tree_add(&tree, leaf, data);
+    EXPECT(job, gb_tree_add(&tree, leaf, data) == GB_OK);
   }
   EXPECT(job, gb_tree_finish(&tree, &sum) == GB_OK && !memcmp(sum, want, gb_lane_bytes(&c->lane)));
   gb_tree_free(&tree);
@@ -181,6 +182,164 @@ static void test_faults(void) {
 
 /* ====} */
 
+/* {==== Limits ==== */
+
+/* A parameter of so many float32. */
+static gb_tensor *new_parameter(gb_context *context, int64_t count) {
+  gb_tensor *t = new_noise(context, GB_FLOAT32, 1, &count, 5);
+  CHECK(t && gb_tensor_set_requires_grad(t, true) == GB_OK);
+  return t;
+}
+
+/* A batch of one sample lies in the last of the shards: a stop ends the way through the empty ones before it. */
+static void test_stop(void) {
+  gb_context *context = contexts[0];
+  gb_shards *s = NULL;
+  int64_t first = 0, count = 0;
+  CHECK(gb_shards_new(context, 2 * GB_SHARDS_MOST, &s) == GB_EINVAL && !s);
+  CHECK(gb_shards_new(context, GB_SHARDS_MOST, &s) == GB_OK);
+  gb_tensor *parameter = new_parameter(context, 1 << 15);
+  CHECK(gb_shards_begin(s, &parameter, 1, NULL, 0, 1) == GB_OK);
+  gb_interrupt(context);
+  CHECK(gb_shards_next(s, &first, &count) == GB_EINTERRUPT && count == 0);
+  gb_interrupt_clear(context);
+  CHECK(gb_shards_begin(s, &parameter, 1, NULL, 0, 1) == GB_OK); /* the next round works as ever */
+  CHECK(gb_shards_next(s, &first, &count) == GB_OK && first == 0 && count == 1);
+  CHECK(gb_shards_next(s, &first, &count) == GB_OK && count == 0);
+  gb_shards_free(s);
+  gb_tensor_release(parameter);
+}
+
+/* A long sum looks for a stop before each piece. */
+static void test_stopped_sum(void) {
+  float left[2] = { 1, 2 }, right[2] = { 3, 4 };
+  gb_lane lane = { GB_FLOAT32, GB_REDUCE_SUM, 2 };
+  gb_interrupt(contexts[0]);
+  CHECK(gb_reduce_in_pieces(contexts[0], &lane, left, right, 2) == GB_EINTERRUPT && left[0] == 1);
+  gb_interrupt_clear(contexts[0]);
+  CHECK(gb_reduce_in_pieces(contexts[0], &lane, left, right, 2) == GB_OK && left[0] == 4 && left[1] == 6);
+}
+
+/* What a rank may still take of the limit on tensor bytes from now on. */
+static void leave_room(gb_context *context, size_t bytes) { context->budget.limit = context->budget.used + bytes; }
+
+/* Leaves of the trees, and what is kept of buffers, count until they are freed. */
+static void test_counted_shards(void) {
+  gb_context *context = contexts[0];
+  gb_shards *s = NULL;
+  int64_t count = 1 << 12, first = 0, samples = 0, bytes = count * 4;
+  context->budget.limit = (size_t)1 << 30;
+  size_t before = context->budget.used;
+  gb_tensor *parameter = new_parameter(context, count);
+  gb_tensor *buffer = new_noise(context, GB_FLOAT32, 1, &count, 6);
+  CHECK(gb_shards_new(context, 8, &s) == GB_OK);
+  leave_room(context, (size_t)bytes / 2);
+  CHECK(gb_shards_begin(s, &parameter, 1, &buffer, 1, 1) == GB_EMEMORY); /* the buffer's values */
+  leave_room(context, (size_t)bytes * 2);
+  CHECK(gb_shards_begin(s, &parameter, 1, &buffer, 1, 1) == GB_OK);
+  CHECK(gb_shards_next(s, &first, &samples) == GB_EMEMORY); /* a leaf of a gradient and a buffer's change */
+  context->budget.limit = (size_t)1 << 30;
+  size_t used = context->budget.used;
+  CHECK(gb_shards_begin(s, &parameter, 1, &buffer, 1, 1) == GB_OK);
+  CHECK(gb_shards_next(s, &first, &samples) == GB_OK && samples == 1);
+  CHECK(context->budget.used > used + (size_t)bytes * 6); /* three leaves of two, at least */
+  CHECK(gb_shards_next(s, &first, &samples) == GB_OK && samples == 0);
+  gb_shards_free(s);
+  gb_tensor_release(parameter);
+  gb_tensor_release(buffer);
+  CHECK(context->budget.used == before);
+  context->budget.limit = 0;
+}
+
+/* What collectives copy counts: a rank without room for it says so. Each is the first call of its job. */
+static void crowded(rank_job *job) {
+  static float data[RANKS_MOST][512], out[RANKS_MOST][512];
+  gb_lane lane = { GB_FLOAT32, GB_REDUCE_SUM, 512 };
+  int64_t count = 512;
+  gb_tensor *t = NULL;
+  const char *what = job->what;
+  EXPECT(job, gb_tensor_new(job->context, GB_FLOAT32, 1, &count, (gb_device){ GB_CPU, 0 }, &t) == GB_OK);
+  leave_room(job->context, sizeof data[0] - 1);
+  gb_status status = *what == 't' ? gb_dist_broadcast(job->comm, t, 0)
+                     : *what == 'a' ? gb_comm_all_reduce(job->comm, &lane, data[job->rank])
+                                    : gb_comm_reduce_scatter(job->comm, &lane, data[job->rank], out[job->rank]);
+  EXPECT(job, status == GB_EMEMORY);
+  job->context->budget.limit = 0;
+  gb_tensor_release(t);
+}
+
+/* The job is left in the loop over shards. */
+static void leave_early(rank_job *job) {
+  gb_shards *s = NULL;
+  int64_t first, count;
+  EXPECT(job, gb_shards_new(job->context, 8, &s) == GB_OK && gb_shards_agree(s, NULL, NULL, 0) == GB_OK);
+  EXPECT(job, gb_shards_begin(s, NULL, 0, NULL, 0, 8) == GB_OK);
+  EXPECT(job, gb_shards_next(s, &first, &count) == GB_OK && count == 1);
+  gb_dist_finalize(job->context, true);
+  EXPECT(job, gb_shards_next(s, &first, &count) == GB_ESTATE && strstr(gb_error(job->context), "the job was left"));
+  gb_shards_free(s);
+}
+
+static void test_limits(void) {
+  test_stop();
+  test_stopped_sum();
+  test_counted_shards();
+  for (const char *what = "tar"; *what; what++) CHECK(run_ranks(contexts, 2, 60, crowded, what) == 0);
+  CHECK(run_ranks(contexts, 2, 60, leave_early, NULL) == 0);
+}
+
+/* ====} */
+
+/* {==== A transport whose messages outlive it ==== */
+
+static void *listened;                /* where a heartbeat was to be received, which is never done */
+
+/* Of two ranks, of which the other one is silent. */
+static gb_status silent_post(gb_transport *t, bool sends, int peer, int tag, void *data, size_t bytes, void **message) {
+  (void)t, (void)peer, (void)bytes;
+  if (!sends && tag == GB_PULSE_TAG) listened = data;
+  *message = data;
+  return GB_OK;
+}
+static gb_status silent_test(gb_transport *t, void *message, size_t *bytes, bool *done) {
+  (void)t, (void)message;
+  *bytes = 0;
+  *done = false;
+  return GB_OK;
+}
+static void silent_drop(gb_transport *t, void *message) { (void)t, (void)message; }
+static void silent_close(gb_transport *t, bool clean) { (void)t, (void)clean; }
+
+/* Has memory of about that size that is free now become some of these blocks? Then the place lies in one of them. */
+static bool is_free_memory(const char *place) {
+  enum { BLOCKS = 2000 };
+  static char *blocks[BLOCKS];
+  bool found = false;
+  for (int i = 0; i < BLOCKS; i++) {
+    size_t bytes = 16 + (size_t)(i % 64) * 16;
+    blocks[i] = malloc(bytes);
+    found |= blocks[i] && (uintptr_t)place - (uintptr_t)blocks[i] < bytes;
+  }
+  for (int i = 0; i < BLOCKS; i++) free(blocks[i]);
+  return found;
+}
+
+/* After an unclean close a receive that was only cancelled may still write: its memory stays. */
+static void test_lingering(void) {
+  gb_transport transport = { .name = "silent", .size = 2, .lingers = true, .post = silent_post, .test = silent_test,
+                             .drop = silent_drop, .close = silent_close };
+  gb_comm *comm = NULL;
+  char data[8];
+  CHECK(gb_comm_new(contexts[0], &transport, 0.4, &comm) == GB_OK);
+  CHECK(gb_comm_transfer(comm, GB_TAG_USER, false, 1, data, sizeof data) == GB_EIO); /* meanwhile the heart beats */
+  gb_comm_close(comm, false);
+  CHECK(listened != NULL);
+  *(volatile char *)listened = 1; /* the sanitizers look on */
+  CHECK(!is_free_memory(listened));
+}
+
+/* ====} */
+
 /* {==== How a job is started ==== */
 
 /* What joining says in an environment. */
@@ -224,6 +383,8 @@ int main(int argc, char **argv) {
   test_maximum();
   test_sums(argc > 1 ? atoi(argv[1]) : 1000);
   test_faults();
+  test_limits();
+  test_lingering();
   for (int i = 0; i < RANKS_MOST; i++) gb_context_close(contexts[i]);
   return check_report();
 }
