@@ -146,4 +146,4 @@ gb.no_grad(function()
   end
   print(text:decode(ids[1]))
 end)
-if args.out ~= "" then gb.save(args.out, model:state_dict()) end
+if args.out ~= "" then gb.save(args.out, model:state_dict()) print("weights: " .. args.out) end
