@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
 """What ops make of integers, numbers and 0-d tensors of another dtype, made with PyTorch.
 
-Usage: python tests/golden/operands.py       (needs torch; writes tests/golden/operands.json)
+Usage: python tests/golden/operands.py       [--check] [FAMILY...]      (needs torch; writes tests/golden/operands/FAMILY.jsonl)
 
 Two kinds of calls. The cases of cases/, their floating inputs made integers of each dtype, and beyond 2^53: whatever PyTorch makes of them, an
 error included. And calls by kind of operand, written here: numbers that are fractions, NaN, beyond 2^53 or beyond the range of a dtype, and 0-d
 tensors of another dtype. A record holds its inputs, its arguments as Lua takes them, and PyTorch's results; values are written as text, so
 that no integer passes through a double.
 """
+import collections
 import importlib
-import json
-import os
 import warnings
 
 import cases
+import lines
 import torch
 import torch.nn.functional as F
 
@@ -76,7 +76,10 @@ def size(inputs):
     return sum(x.numel() for x in inputs if x is not None)
 
 
-every = [case for family in cases.FAMILIES for case in cases.of_family(family)]
+families = {family: list(cases.of_family(family)) for family in cases.FAMILIES}
+every = [case for family in families.values() for case in family]
+family_of = {case.row["op"]: family for family in families for case in families[family]}
+family_of |= {"arange": "create", "full_like": "create"}  # which have no cases of their own
 smallest = {}
 for case in every:
     op, n = case.row["op"], size(case.inputs)
@@ -309,9 +312,15 @@ for n in (0.3, nan):
     option("normalize", [a], (0,), [x0, encode(n)], lambda x, n=n: F.normalize(x, n))
 # ====}
 
-folder = os.path.dirname(os.path.abspath(__file__))
-with open(os.path.join(folder, "operands.json"), "w") as f:
-    f.write('{"made_with": "torch %s", "records": [\n' % torch.__version__.split("+")[0])
-    f.write(",\n".join(json.dumps(r, separators=(",", ":")) for r in records))
-    f.write("\n]}\n")
-print(len(records), "records")
+def rows_of(family):
+    """The records of a family's ops; those of one op and kind are numbered."""
+    counts = collections.Counter()
+    for r in records:
+        if family_of[r["op"]] == family:
+            key = f'{r["op"]} ({r["kind"]})'
+            counts[key] += 1
+            yield {"name": f"{key} {counts[key]:02}"} | r
+
+
+if __name__ == "__main__":
+    lines.main("operands", cases.FAMILIES, rows_of)

@@ -1,7 +1,7 @@
 -- test_operands.lua - every row of the op table by the kind of its operands: integers, Lua numbers, 0-d tensors of
 -- another dtype, mixed dtypes, NaN, integers beyond 2^53 and numbers beyond the range of a dtype.
 --
--- References are PyTorch's (tests/golden/operands.json, made by operands.py): an error must be an error, integers must
+-- References are PyTorch's (tests/golden/operands/, made by operands.py): an error must be an error, integers must
 -- be those integers in that dtype, floats lie within a few spacings of their dtype, and float64 gradients within as few
 -- of float64. Mixed dtypes need no reference: float32 and float16 beside float64 must give what float64 gives. Where
 -- ours differs from PyTorch's on purpose, `deviations` says why; docs/numbers.md explains it. A row that has no case of
@@ -11,9 +11,7 @@ local gb = require "gibbous"
 local describe, it = gb.test.describe, gb.test.it
 local cases = dofile("tests/lua/cases.lua")
 
-local file = assert(io.open("tests/golden/operands.json"))
-local records = gb.io.json_decode(file:read("a")).records
-file:close()
+local records = dofile("tests/lua/goldens.lua").read("operands")
 
 -- {==== reading records ====
 
