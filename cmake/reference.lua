@@ -286,10 +286,10 @@ end
 
 local family_titles = {
   create = "Random numbers and copies", elementwise = "Element by element",
-  composed = "Element by element, of other ops", reduce = "Reductions and softmax", matmul = "Matrix products",
+  gated = "Gated units, and others made of elementwise ops", reduce = "Reductions and softmax", matmul = "Matrix products",
   conv = "Convolution and pooling", norm = "Norms", loss = "Losses", distance = "Distances",
   attention = "Attention", index = "Indexing, sorting, joining", view = "Views",
-  compose = "Arranging tensors, and reductions in pairs", product = "Products over named dimensions",
+  arrange = "Arranging tensors, and reductions in pairs", product = "Products over named dimensions",
   order = "Order statistics, counting and searching", scan = "Running results", vision = "Images, windows and channels",
 }
 

@@ -12,20 +12,27 @@ local data = gb.data
 
 -- {==== Datasets in Lua ====
 
--- What is private of a dataset: count, get (a function of a position from 1), name (for tostring).
-local Dataset = {}
-Dataset.__index = Dataset
-Dataset.__name = "gb.data.Dataset"
-native.classes.Dataset = Dataset
+-- A class of gb.data whose objects have private fields of this kind: `text` of them is what tostring says, `count` the
+-- length.
+local function class_of_data(name, kind, text)
+  local class = { __name = "gb.data." .. name }
+  class.__index = class
+  class.__len = function(self)
+    local mine = private(self, kind)
+    return mine and mine.count or 0
+  end
+  class.__tostring = function(self)
+    local mine = private(self, kind)
+    return mine and text(mine) or name
+  end
+  native.classes[name] = class
+  return class
+end
+native.class_of_data = class_of_data
 
-function Dataset:__len()
-  local mine = private(self, "samples")
-  return mine and mine.count or 0
-end
-function Dataset:__tostring()
-  local mine = private(self, "samples")
-  return mine and format("%s (%d samples)", mine.name, mine.count) or "Dataset"
-end
+-- What is private of a dataset: count, get (a function of a position from 1), name (for tostring).
+local Dataset = class_of_data("Dataset", "samples",
+  function(mine) return format("%s (%d samples)", mine.name, mine.count) end)
 
 -- A dataset of so many samples, each from a function.
 local function make(name, count, get)

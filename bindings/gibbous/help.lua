@@ -24,7 +24,7 @@ local broadcast = "inputs broadcast against each other; the result has their com
 local reduced = "dim goes away, or stays with size 1 with keepdim = true"
 local each_loss = "a 0-d tensor; with reduction = \"none\" a loss for each "
 
-local family_shapes = { create = like_x, norm = like_x, composed = like_x, loss = each_loss .. "element of x" }
+local family_shapes = { create = like_x, norm = like_x, gated = like_x, loss = each_loss .. "element of x" }
 local halved = "the result is shaped like x, with half as many elements along dim"
 local op_shapes = { -- where an op differs from its family
   glu = halved, swiglu = halved, geglu = halved,

@@ -9,19 +9,9 @@ local data = gb.data
 
 -- What is private of a sampler: count, order (a function of epoch and seed: a list of positions, or of lists of them),
 -- name, batches (does it give lists of lists?).
-local Sampler = {}
-Sampler.__index = Sampler
-Sampler.__name = "gb.data.Sampler"
-native.classes.Sampler = Sampler
-
-function Sampler:__len()
-  local mine = private(self, "sampler")
-  return mine and mine.count or 0
-end
-function Sampler:__tostring()
-  local mine = private(self, "sampler")
-  return mine and format("%s (%d %s)", mine.name, mine.count, mine.batches and "batches" or "samples") or "Sampler"
-end
+local Sampler = native.class_of_data("Sampler", "sampler", function(mine)
+  return format("%s (%d %s)", mine.name, mine.count, mine.batches and "batches" or "samples")
+end)
 
 local function make(name, count, order, batches)
   return own(setmetatable({}, Sampler), "sampler", { name = name, count = count, order = order, batches = batches })

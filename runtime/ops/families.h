@@ -7,7 +7,7 @@
 /* A file of checks, gradients and composites each: ops/NAME.c. */
 #define GB_FAMILIES(X) \
   X(elementwise) \
-  X(composed) \
+  X(gated) \
   X(reduce) \
   X(view) \
   X(create) \
@@ -23,7 +23,7 @@
   X(vision) \
   X(attention) \
   X(recurrent) \
-  X(compose) \
+  X(arrange) \
   X(product) \
   X(order) \
   X(scan) \

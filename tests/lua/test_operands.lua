@@ -372,7 +372,7 @@ local excuses = {
 local random = "draws: test_random.lua"
 local float_result = "integers are floats before the number meets them"
 local floating = "one floating tensor"
-local moves = "moves and compares elements: tests/lua/test_compose.lua"
+local moves = "moves and compares elements: tests/lua/test_arrange.lua"
 local counted = "its integers are positions in the result"
 local whole_channels = { ["out of range"] = "a probability",
   number = "a probability: test_vision.lua", nan = "a probability: test_vision.lua" }

@@ -1,4 +1,4 @@
-"""Cases of the compose family."""
+"""Cases of the arrange family: tensors arranged anew, and reductions in pairs."""
 import torch
 
 from . import case, distinct, ints, rand, x0, x1, x2

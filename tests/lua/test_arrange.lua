@@ -1,4 +1,4 @@
--- test_compose.lua - ops made of other ops: what golden cases do not show. Integers beyond 2^53, equal elements, NaN,
+-- test_arrange.lua - ops made of other ops: what golden cases do not show. Integers beyond 2^53, equal elements, NaN,
 -- memory that is shared, and wrong calls.
 
 local gb = require "gibbous"

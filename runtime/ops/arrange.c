@@ -1,4 +1,4 @@
-/* ops/compose.c - tensors arranged anew, and reductions in pairs: ops that are made of other ops.
+/* ops/arrange.c - tensors arranged anew, and reductions in pairs: ops that are made of other ops.
  *
  * They have no kernels and no gradients of their own: what their steps have is theirs, on every device. Results share
  * memory with x where PyTorch's do (movedim, broadcast_to, atleast_1d) and never elsewhere. */
@@ -663,7 +663,7 @@ static gb_status renorm_compose(gb_op_call *call) {
 
 /* ====} */
 
-const gb_op_impl gb_family_compose[] = {
+const gb_op_impl gb_family_arrange[] = {
   { .op = GB_OP_movedim, .compose = movedim_compose },
   { .op = GB_OP_broadcast_to, .compose = broadcast_to_compose },
   { .op = GB_OP_atleast_1d, .compose = atleast_1d_compose },

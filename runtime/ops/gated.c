@@ -1,4 +1,4 @@
-/* ops/composed.c - elementwise functions made of other ops: gated units, prelu, softmin, nan_to_num, isclose.
+/* ops/gated.c - elementwise functions made of other ops: gated units, prelu, softmin, nan_to_num, isclose.
  *
  * Their gradients, their dtypes under autocast and their devices are those of the ops they are made of. */
 #include <inttypes.h>
@@ -123,7 +123,7 @@ static gb_status isclose(gb_op_call *call) {
 
 /* ====} */
 
-const gb_op_impl gb_family_composed[] = {
+const gb_op_impl gb_family_gated[] = {
   { .op = GB_OP_glu, .compose = gated },
   { .op = GB_OP_swiglu, .compose = gated },
   { .op = GB_OP_geglu, .compose = gated },

@@ -1,4 +1,4 @@
-"""Cases of ops composed of elementwise ones."""
+"""Cases of gated units, and of others made of elementwise ops."""
 import torch
 import torch.nn.functional as F
 
