@@ -11,7 +11,11 @@ processor=$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo 2>/dev/null | head -
 echo "$(uname -m) ${processor:-unknown processor}, $(nproc) cores, $(date -u +%F)"
 tables=""
 for group in "$@"; do
-  case "$group" in host | hosts | images) ;; *) tables="$tables $group" ;; esac
+  case "$group" in
+    host | hosts | images) ;;
+    start | step | threads | small | recurrent | matmul | memory | clip) tables="$tables $group" ;;
+    *) echo "bench: there is no group '$group'; there are start step threads small recurrent matmul memory clip host hosts images" >&2; exit 2 ;;
+  esac
 done
 case " $* " in "  " | *" host "*) build/tests/bench_host ;; esac
 case " $* " in "  " | *" hosts "*) build/tests/host/bench_hosts ;; esac
