@@ -44,6 +44,11 @@ rows=$(find_in "$numbered" runtime/ops/*.[ch] runtime/cpu/*.[ch] runtime/graph/*
 rows=$(find_in '\b(TO''DO|FIX''ME|XX''X|HA''CK)\b' $sources); [ -z "$rows" ] || report 'notes to nobody:' "$rows"
 # shellcheck disable=SC2086
 rows=$(awk 'length > 120 { print FILENAME ":" FNR ": " length " columns" }' $(echo $sources | tr ' ' '\n' | grep -v '\.def$')); [ -z "$rows" ] || report 'lines over 120 columns:' "$rows"
+# The same for Lua, but for a file of scripts whose dense lines are what is tested.
+scripts=$(git ls-files '*.lua' 2>/dev/null | grep -v '^tests/lua/stock_scripts.lua$')
+# shellcheck disable=SC2086
+[ -z "$scripts" ] || rows=$(awk 'length > 120 { print FILENAME ":" FNR ": " length " columns" }' $scripts)
+[ -z "$rows" ] || report 'lines of Lua over 120 columns:' "$rows"
 # shellcheck disable=SC2086
 rows=$(grep -nP '\t| +$' $sources); [ -z "$rows" ] || report 'tabs or trailing blanks:' "$rows"
 for file in $sources; do

@@ -286,7 +286,8 @@ end
 
 local family_titles = {
   create = "Random numbers and copies", elementwise = "Element by element",
-  gated = "Gated units, and others made of elementwise ops", reduce = "Reductions and softmax", matmul = "Matrix products",
+  gated = "Gated units, and others made of elementwise ops", reduce = "Reductions and softmax",
+  matmul = "Matrix products",
   conv = "Convolution and pooling", norm = "Norms", loss = "Losses", distance = "Distances",
   attention = "Attention", index = "Indexing, sorting, joining", view = "Views",
   arrange = "Arranging tensors, and reductions in pairs", product = "Products over named dimensions",
@@ -348,12 +349,14 @@ end
 local intro = [[
 # Gibbous: the reference
 
-Made by `./dev docs` from the table of ops (runtime/graph/ops.def) and the records of public functions (bindings/reader.h).
-In a signature `x?` may be left out, `x|number` may be a Lua number, `xs...` is a list of tensors, and what follows `;` is named, in a table
-after the positional arguments. `F` is `gb.nn.functional`. Dimensions and positions count from 1, -1 is the last; integers in tensors are
-data and count from 0. The autocast class says what an op runs in inside an autocast scope: `lower` in the scope's dtype, `float32` in
-float32, `widest` in the widest dtype among its inputs, `keep` in what it is given, and `banned` is an error there. The derivative says how
-often an op can be differentiated. An op that Ctrl-C or a limit stops gives no result; a tensor that it was changing in place is changed in part.
+Made by `./dev docs` from the table of ops (runtime/graph/ops.def) and the records of public functions
+(bindings/reader.h). In a signature `x?` may be left out, `x|number` may be a Lua number, `xs...` is a list of tensors,
+and what follows `;` is named, in a table after the positional arguments. `F` is `gb.nn.functional`. Dimensions and
+positions count from 1, -1 is the last; integers in tensors are data and count from 0. The autocast class says what an
+op runs in inside an autocast scope: `lower` in the scope's dtype, `float32` in float32, `widest` in the widest dtype
+among its inputs, `keep` in what it is given, and `banned` is an error there. The derivative says how often an op can
+be differentiated. An op that Ctrl-C or a limit stops gives no result; a tensor that it was changing in place is
+changed in part.
 ]]
 
 local function write_reference()

@@ -41,7 +41,8 @@ end)
 -- {==== DataLoader ====
 
 -- What is private of a loader: dataset, its options, native (the native loader, where one reads ahead), epoch and batch
--- (where it stands), order and order_epoch (what a sampler or a shuffle gave for that epoch), loop (the loop that runs).
+-- (where it stands), order and order_epoch (what a sampler or a shuffle gave for that epoch), loop (the loop that
+-- runs).
 local Loader = {}
 Loader.__index = Loader
 Loader.__name = "gb.data.DataLoader"
@@ -243,7 +244,9 @@ Loader.iter = define("DataLoader:iter(device?: device; resume: bool = false) -> 
     local batch
     if mine.is_native then batch = pack(native_batch(mine)) else batch = pack(lua_batch(mine)) end
     if batch[1] == nil then
-      if mine.collate and mine.batch < batches_of(mine) then fail("DataLoader: the collate function returned nothing") end
+      if mine.collate and mine.batch < batches_of(mine) then
+        fail("DataLoader: the collate function returned nothing")
+      end
       finished = true
       mine.epoch, mine.batch = mine.epoch + 1, 0
       return nil

@@ -185,11 +185,11 @@ local function split_positions(count, lengths, seed, who)
 end
 native.split_positions = split_positions
 
-data.random_split = define("gb.data.random_split(dataset: any, lengths: list; seed?: int) -> any...: Random parts of a \z
-  dataset that have no sample in common, one result for each length: shares that sum to 1, or whole numbers that sum \z
-  to the number of samples. seed: gb's own unless given; the same seed gives the same parts. Errors: lengths that do \z
-  not sum so. Example: local train, test = gb.data.random_split(gb.data.TensorDataset(gb.rand(10, 4)), { 0.8, 0.2 }, \z
-  { seed = 1 })", "strict",
+data.random_split = define("gb.data.random_split(dataset: any, lengths: list; seed?: int) -> any...: Random parts of \z
+  a dataset that have no sample in common, one result for each length: shares that sum to 1, or whole numbers that \z
+  sum to the number of samples. seed: gb's own unless given; the same seed gives the same parts. Errors: lengths that \z
+  do not sum so. Example: local train, test = gb.data.random_split(gb.data.TensorDataset(gb.rand(10, 4)), { 0.8, 0.2 \z
+  }, { seed = 1 })", "strict",
   function(dataset, lengths, options)
     local parts = split_positions(reader_of(dataset, "random_split"), lengths, options.seed, "random_split")
     for i = 1, #parts do parts[i] = subset(dataset, parts[i], "random_split") end
@@ -399,8 +399,8 @@ function native.read_sample(get, at, first)
   return sample
 end
 
-data.tensors = define("gb.data.tensors(dataset: any) -> tensor...: All samples of a dataset as one batch: a tensor for \z
-  each value of a sample, with a first dimension that counts the samples. Errors: samples of different shapes. \z
+data.tensors = define("gb.data.tensors(dataset: any) -> tensor...: All samples of a dataset as one batch: a tensor \z
+  for each value of a sample, with a first dimension that counts the samples. Errors: samples of different shapes. \z
   Example: print(gb.data.tensors(gb.data.TensorDataset(gb.rand(8, 4))).shape)", "strict",
   function(dataset)
     if is_native(dataset) then return native.read_batch(dataset) end

@@ -59,8 +59,8 @@ local function learn(mine, count, get, options)
   for i = 1, count do
     local text = get(i)
     if type(text) ~= "string" then
-      fail(format("Vocabulary: sample %d is a %s, and texts are wanted: gb.data.lines(path, { level = \"text\" }) gives \z
-        them", i, native.type_name(text)))
+      fail(format("Vocabulary: sample %d is a %s, and texts are wanted: gb.data.lines(path, { level = \"text\" }) \z
+        gives them", i, native.type_name(text)))
     end
     for word in words_of(mine, text) do
       local before = counts[word]
@@ -89,12 +89,13 @@ local function make(level, lowers)
 end
 
 data.Vocabulary = define("gb.data.Vocabulary(texts?: any; level: \"words\"|\"bytes\" = \"words\", max_vocabulary?: \z
-  size, min_count: size = 1, lower: bool = false) -> any: The ids of words (what blanks separate) that occur in texts: \z
-  a list of strings, or a dataset whose samples begin with one. 0 fills, 1 is a word that is not there, the others \z
-  follow by how often they occur, equal ones by their bytes; #vocabulary counts all of them. max_vocabulary: ids at \z
-  most, these two among them; words that occur fewer than min_count times are left out. lower: in small letters, of \z
-  ASCII and Latin-1. Of bytes the ids are the 256 bytes. Without texts it knows no word, until load_state_dict. \z
-  Example: local vocabulary = gb.data.Vocabulary({ \"a b\", \"a c\" }) print(#vocabulary, vocabulary:encode(\"a d\"))",
+  size, min_count: size = 1, lower: bool = false) -> any: The ids of words (what blanks separate) that occur in \z
+  texts: a list of strings, or a dataset whose samples begin with one. 0 fills, 1 is a word that is not there, the \z
+  others follow by how often they occur, equal ones by their bytes; #vocabulary counts all of them. max_vocabulary: \z
+  ids at most, these two among them; words that occur fewer than min_count times are left out. lower: in small \z
+  letters, of ASCII and Latin-1. Of bytes the ids are the 256 bytes. Without texts it knows no word, until \z
+  load_state_dict. Example: local vocabulary = gb.data.Vocabulary({ \"a b\", \"a c\" }) \z
+  print(#vocabulary, vocabulary:encode(\"a d\"))",
   "strict",
   function(texts, options)
     local vocabulary, mine = make(options.level, options.lower)
@@ -131,8 +132,8 @@ Vocabulary.encode = define("Vocabulary:encode(text: string; length?: size) -> te
     return gb.tensor(ids, { dtype = "int64" })
   end)
 
-Vocabulary.decode = define("Vocabulary:decode(ids: tensor|list) -> string: The text of ids: words with a blank between \z
-  them, or bytes. 0 is left out, 1 is <unk>. Errors: an id that there is not. Example: local vocabulary = \z
+Vocabulary.decode = define("Vocabulary:decode(ids: tensor|list) -> string: The text of ids: words with a blank \z
+  between them, or bytes. 0 is left out, 1 is <unk>. Errors: an id that there is not. Example: local vocabulary = \z
   gb.data.Vocabulary({ \"a b\" }) print(vocabulary:decode({ 3, 2 }))", "strict",
   function(self, ids)
     local mine, words = private(self, "vocabulary"), {}
@@ -146,7 +147,8 @@ Vocabulary.decode = define("Vocabulary:decode(ids: tensor|list) -> string: The t
         fail(format("decode: id %s is none of 0 .. %d", tostring(id), size_of(mine) - 1))
       end
       if id ~= PAD then
-        words[#words + 1] = mine.level == "bytes" and char(id) or id == UNKNOWN and "<unk>" or mine.words[id - FIRST + 1]
+        words[#words + 1] = mine.level == "bytes" and char(id) or id == UNKNOWN and "<unk>"
+          or mine.words[id - FIRST + 1]
       end
     end
     return concat(words, mine.level == "words" and " " or "")
@@ -237,16 +239,16 @@ local function check_paths(path, labels)
   return paths, labels
 end
 
-data.lines = define("gb.data.lines(path: path|list; level: \"words\"|\"bytes\"|\"text\" = \"words\", vocabulary?: any, \z
-  max_vocabulary?: size, min_count: size = 1, lower: bool = false, encoding: \"utf-8\"|\"latin-1\"|\"bytes\" = \z
+data.lines = define("gb.data.lines(path: path|list; level: \"words\"|\"bytes\"|\"text\" = \"words\", vocabulary?: \z
+  any, max_vocabulary?: size, min_count: size = 1, lower: bool = false, encoding: \"utf-8\"|\"latin-1\"|\"bytes\" = \z
   \"utf-8\", length?: size, labels?: list) -> any, any: Files with a sentence on each line; empty lines are passed \z
-  over. A sample is the ids of a line, int64, and of a list of paths the label of its file: its place in the list from \z
-  0, or of labels. Lines have different lengths (see gb.data.pad_collate), or with length one: cut, or filled with 0; \z
-  then the dataset is native. The second result is the gb.data.Vocabulary: the one given, or one fitted to all lines \z
-  with max_vocabulary, min_count and lower. level = \"text\" gives the lines themselves. Errors: a line that is not of \z
-  the encoding, by its number. Example: local path = os.tmpname() local file = io.open(path, \"w\") file:write(\"a b \z
-  a\\nb c\\n\") file:close() local set, vocabulary = gb.data.lines(path) print(#set, vocabulary:decode(set:get(1))) \z
-  os.remove(path)", "files",
+  over. A sample is the ids of a line, int64, and of a list of paths the label of its file: its place in the list \z
+  from 0, or of labels. Lines have different lengths (see gb.data.pad_collate), or with length one: cut, or filled \z
+  with 0; then the dataset is native. The second result is the gb.data.Vocabulary: the one given, or one fitted to \z
+  all lines with max_vocabulary, min_count and lower. level = \"text\" gives the lines themselves. Errors: a line \z
+  that is not of the encoding, by its number. Example: local path = os.tmpname() local file = io.open(path, \"w\") \z
+  file:write(\"a b a\\nb c\\n\") file:close() local set, vocabulary = gb.data.lines(path) print(#set, \z
+  vocabulary:decode(set:get(1))) os.remove(path)", "files",
   function(path, options)
     local paths, labels = check_paths(path, options.labels)
     local level, vocabulary = options.level, options.vocabulary

@@ -41,7 +41,8 @@ data.RandomSampler = define("gb.data.RandomSampler(count: size; replacement: boo
     local samples = options.samples or count
     if not options.replacement then
       if samples > count then
-        fail(format("RandomSampler: %d different samples cannot be drawn of %d; say replacement = true", samples, count))
+        fail(format("RandomSampler: %d different samples cannot be drawn of %d; say replacement = true",
+          samples, count))
       end
       return make("RandomSampler", samples, function(epoch, seed)
         return move(native.shuffled(count, seed, epoch), 1, samples, 1, {})

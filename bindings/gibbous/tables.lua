@@ -43,10 +43,10 @@ data.Preparation = define("gb.data.Preparation(options?: table) -> any: What a t
     return own(setmetatable({}, Preparation), "preparation", { options = options })
   end)
 
-Preparation.fit = define("Preparation:fit(path: path; rows?: list) -> dataset: Read a table (or only the rows of these \z
-  positions) and learn what its columns are. Errors: as gb.data.csv. Example: local path = os.tmpname() local file = \z
-  io.open(path, \"w\") file:write(\"a,b\\n1,x\\n3,y\\n\") file:close() local train = gb.data.Preparation():fit(path) \z
-  os.remove(path)", "files",
+Preparation.fit = define("Preparation:fit(path: path; rows?: list) -> dataset: Read a table (or only the rows of \z
+  these positions) and learn what its columns are. Errors: as gb.data.csv. Example: local path = os.tmpname() local \z
+  file = io.open(path, \"w\") file:write(\"a,b\\n1,x\\n3,y\\n\") file:close() local train = \z
+  gb.data.Preparation():fit(path) os.remove(path)", "files",
   function(self, path, options)
     local mine = private(self, "preparation")
     local dataset = read(mine, path, options.rows)
@@ -54,9 +54,9 @@ Preparation.fit = define("Preparation:fit(path: path; rows?: list) -> dataset: R
     return dataset
   end)
 
-Preparation.read = define("Preparation:read(path: path; rows?: list) -> dataset: Read a table by what was learned: the \z
-  means, deviations and categories of the fitted data. A file without the target gives no y. Errors: before fit, a \z
-  column that is not there. Example: local path = os.tmpname() local file = io.open(path, \"w\") \z
+Preparation.read = define("Preparation:read(path: path; rows?: list) -> dataset: Read a table by what was learned: \z
+  the means, deviations and categories of the fitted data. A file without the target gives no y. Errors: before fit, \z
+  a column that is not there. Example: local path = os.tmpname() local file = io.open(path, \"w\") \z
   file:write(\"a,b\\n1,x\\n3,y\\n\") file:close() local preparation = gb.data.Preparation() preparation:fit(path) \z
   print(#preparation:read(path)) os.remove(path)", "files",
   function(self, path, options)
@@ -65,11 +65,11 @@ Preparation.read = define("Preparation:read(path: path; rows?: list) -> dataset:
     return read(mine, path, options.rows, mine.fitted)
   end)
 
-Preparation.split = define("Preparation:split(path: path, lengths: list; seed?: int) -> dataset...: Random parts of one \z
-  table, as gb.data.random_split has them: the first is fitted, the others are read by what it taught. Errors: as fit \z
-  and random_split, a part without rows. Example: local path = os.tmpname() local file = io.open(path, \"w\") \z
-  file:write(\"a,b\\n1,x\\n3,y\\n\") file:close() local train, test = gb.data.Preparation():split(path, { 0.5, 0.5 }, { \z
-  seed = 1 }) os.remove(path)", "files",
+Preparation.split = define("Preparation:split(path: path, lengths: list; seed?: int) -> dataset...: Random parts of \z
+  one table, as gb.data.random_split has them: the first is fitted, the others are read by what it taught. Errors: as \z
+  fit and random_split, a part without rows. Example: local path = os.tmpname() local file = io.open(path, \"w\") \z
+  file:write(\"a,b\\n1,x\\n3,y\\n\") file:close() local train, test = gb.data.Preparation():split(path, { 0.5, 0.5 }, \z
+  { seed = 1 }) os.remove(path)", "files",
   function(self, path, lengths, options)
     local mine = private(self, "preparation")
     local parts = native.split_positions(#read(mine, path), lengths, options.seed, "split")
@@ -88,8 +88,8 @@ Preparation.columns = define("Preparation:columns() -> list: What was learned, a
     return mine.fitted and mine.fitted:columns() or {}
   end)
 
-Preparation.state_dict = define("Preparation:state_dict() -> table: What was learned, for a checkpoint. Example: local \z
-  state = gb.data.Preparation():state_dict()", "strict",
+Preparation.state_dict = define("Preparation:state_dict() -> table: What was learned, for a checkpoint. Example: \z
+  local state = gb.data.Preparation():state_dict()", "strict",
   function(self)
     local mine, columns = private(self, "preparation"), {}
     for i, column in ipairs(mine.fitted and mine.fitted:columns() or {}) do
@@ -108,8 +108,8 @@ local function check_column(column, i)
   end
 end
 
-Preparation.load_state_dict = define("Preparation:load_state_dict(state: tree): Know what state_dict told of. Errors: a \z
-  state of another form. Example: local preparation = gb.data.Preparation() \z
+Preparation.load_state_dict = define("Preparation:load_state_dict(state: tree): Know what state_dict told of. Errors: \z
+  a state of another form. Example: local preparation = gb.data.Preparation() \z
   preparation:load_state_dict(preparation:state_dict())", "strict",
   function(self, state)
     local mine, columns = private(self, "preparation"), state.columns

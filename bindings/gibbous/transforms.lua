@@ -76,8 +76,8 @@ transforms.mixup = define("gb.data.transforms.mixup(x: tensor, y: tensor; classe
 transforms.cutmix = define("gb.data.transforms.cutmix(x: tensor, y: tensor; classes?: size, alpha: number = 1, \z
   share?: number) -> tensor, tensor: A batch [n, ..., height, width] in which a box at a random place is its \z
   neighbour's (Yun et al. 2019), of 1 - share of the area before it is cut at the edges; and y as probabilities, \z
-  mixed by the areas. The rest is as in mixup. Example: local x, y = gb.data.transforms.cutmix(gb.rand(4, 3, 8, 8), gb.tensor { 0, 1, 2, 0 }, \z
-  { classes = 3 })", "strict",
+  mixed by the areas. The rest is as in mixup. Example: local x, y = gb.data.transforms.cutmix(gb.rand(4, 3, 8, 8), \z
+  gb.tensor { 0, 1, 2, 0 }, { classes = 3 })", "strict",
   function(x, y, options)
     y = probabilities("cutmix", x, y, options.classes)
     if #x.shape < 3 then fail(format("cutmix: x is [n, ..., height, width], got %d dimensions", #x.shape)) end
@@ -91,5 +91,6 @@ transforms.cutmix = define("gb.data.transforms.cutmix(x: tensor, y: tensor; clas
     local columns = gb.arange(width, { device = x.device })
     local in_rows = rows:ge(top):logical_and(rows:lt(bottom))
     local in_columns = columns:ge(left):logical_and(columns:lt(right))
-    return gb.where(in_rows:logical_and(in_columns), gb.roll(x, 1, 1), x), mixed(y, 1 - (right - left) * (bottom - top) / (width * height))
+    local kept = 1 - (right - left) * (bottom - top) / (width * height)
+    return gb.where(in_rows:logical_and(in_columns), gb.roll(x, 1, 1), x), mixed(y, kept)
   end)

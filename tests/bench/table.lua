@@ -246,7 +246,8 @@ if peer then
   print(("a case of PyTorch's that takes more than %g s (GIBBOUS_PEER_SECONDS) is given up"):format(peer_limit))
   print(("medians of %d alternating runs; PyTorch with %d threads, ours with %d"):format(runs, peer_threads, cores))
 else
-  print(("medians of %d runs; GIBBOUS_PEER names no Python with PyTorch, so only ours and the floors are here"):format(runs))
+  local alone = "medians of %d runs; GIBBOUS_PEER names no Python with PyTorch, so only ours and the floors are here"
+  print(alone:format(runs))
 end
 for _, name in ipairs { "start", "step", "threads", "small", "recurrent", "matmul", "memory", "clip" } do
   if next(wanted) == nil or wanted[name] then groups[name]() end

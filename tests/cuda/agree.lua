@@ -107,7 +107,8 @@ if asked("curves") then
     ["char_gpt.lua"] = ("--data %s/text --steps 12 --layers 2 --batch 4 --eval_batches 1 --sample 0"):format(folder),
     ["mnist_cnn.lua"] = ("--data %s --epochs 1"):format(folder),
     ["gpt2.lua"] =
-      ("--data %s/tokens --model tiny --vocabulary 61 --block 32 --batch 4 --steps 12 --valid_batches 1"):format(folder),
+      ("--data %s/tokens --model tiny --vocabulary 61 --block 32 --batch 4 --steps 12 --valid_batches 1"):format(
+        folder),
   }
   for recipe, options in pairs(recipes) do
     for precision, tolerance in pairs { ["32-true"] = 2e-3, ["bf16-mixed"] = 3e-2 } do

@@ -1,5 +1,5 @@
--- resume.lua FROM TO PATH - train from step FROM to step TO in 16-mixed, from the checkpoint at PATH where FROM is above
--- 0, and write one there at TO; print a digest of the weights.
+-- resume.lua FROM TO PATH - train from step FROM to step TO in 16-mixed, from the checkpoint at PATH where FROM is
+-- above 0, and write one there at TO; print a digest of the weights.
 
 local gb = require "gibbous"
 local nn, F, dist = gb.nn, gb.nn.functional, gb.dist

@@ -111,7 +111,8 @@ local function saved(save, value)
   os.remove(path)
   return text
 end
-for name, t in pairs { float = gb.rand(2, 3), bool = gb.ones(3):eq(1), scalar = gb.tensor(5), empty = gb.zeros(0, 2) } do
+local tensors = { float = gb.rand(2, 3), bool = gb.ones(3):eq(1), scalar = gb.tensor(5), empty = gb.zeros(0, 2) }
+for name, t in pairs(tensors) do
   put("npy/" .. name, "\0" .. saved(gb.io.save_npy, t))
 end
 local plain = saved(gb.io.save_npy, gb.arange(6):reshape(2, 3))
@@ -135,7 +136,9 @@ tail = deflated(tail, 10, 20)
 tail = tail:sub(1, -7) .. string.pack("<I4", #head + #packed) .. tail:sub(-2)
 put("npy/deflated", "\1" .. deflated(head, 8, 18) .. packed .. tail)
 
-for i, text in ipairs { "{}\n[1]\r\n\n \t\n\"a\"", "\239\187\191{\"a\": 1}", "\n\n\n", "", "{\n}\n", "a\0b", "\r\n\r", " x \r\n" } do
+for i, text in ipairs {
+  "{}\n[1]\r\n\n \t\n\"a\"", "\239\187\191{\"a\": 1}", "\n\n\n", "", "{\n}\n", "a\0b", "\r\n\r", " x \r\n",
+} do
   put("lines/" .. i, text)
 end
 

@@ -77,13 +77,15 @@ end
 
 -- Variables of the world that stand for the objects of a class.
 local receivers = {
-  tensor = { "x", "w", "p", "h", "i", "s", "v", "loss", "r1" }, Module = { "model", "norm", "modules", "rnn", "normed", "r1" },
+  tensor = { "x", "w", "p", "h", "i", "s", "v", "loss", "r1" },
+  Module = { "model", "norm", "modules", "rnn", "normed", "r1" },
   GradScaler = { "scaler" },
   Optimizer = { "opt" }, Schedule = { "schedule" }, DataLoader = { "loader" }, dataset = { "ds" }, hook = { "hook" },
   scope = { "scope" },
   numerics = { "numerics" }, policy = { "policy" }, progress = { "bar" }, ctx = { "ctx" }, LayerNorm = { "norm" },
   ModuleDict = { "modules" },
-  ModuleList = { "modulelist" }, Average = { "average" }, Sequential = { "model" }, text = { "text" }, tokens = { "tokens" },
+  ModuleList = { "modulelist" }, Average = { "average" }, Sequential = { "model" },
+  text = { "text" }, tokens = { "tokens" },
 }
 -- What would end the process, write what nobody reads, or start threads without end; and what tests are written with.
 local unwanted = {

@@ -1,7 +1,8 @@
 -- memcheck.lua - one training step of each precision under valgrind: no value is used before it is set, no byte is
 -- touched that is not ours, nothing is left.
 --
---   gibbous tests/long/memcheck.lua       skipped (exit status 77) where there is no valgrind, and for programs that have sanitizers in them
+--   gibbous tests/long/memcheck.lua       skipped (exit status 77) where there is no valgrind, and for programs that
+--   have sanitizers in them
 
 local gibbous = require("gibbous").test.program()
 

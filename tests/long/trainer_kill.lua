@@ -1,10 +1,10 @@
--- trainer_kill.lua - a Trainer that is killed at random moments, and one that is asked to stop by SIGTERM: what it saved
--- is whole, and going on gives the same bytes.
+-- trainer_kill.lua - a Trainer that is killed at random moments, and one that is asked to stop by SIGTERM: what it
+-- saved is whole, and going on gives the same bytes.
 --
 --   gibbous tests/long/trainer_kill.lua KILLS [SEED]
 --
--- The run has dropout, a shuffled loader, accumulation, float16 scaling, an average and the two best checkpoints. In the
--- end the folder of a run that was killed again and again holds the very files of the run that was left alone.
+-- The run has dropout, a shuffled loader, accumulation, float16 scaling, an average and the two best checkpoints. In
+-- the end the folder of a run that was killed again and again holds the very files of the run that was left alone.
 
 -- {==== The run: gibbous trainer_kill.lua run FOLDER ====
 

@@ -160,7 +160,8 @@ describe("the norm that unscale_ measured", function()
     local list, half = model(), model("bfloat16")
     local params = { list[1], half[2], list[3], half[4] }
     local opt, scaler = optim.SGD(params, { lr = 0.1 }), amp.GradScaler()
-    scaler:scale((list[1] * 3):sum() + half[2]:float():sin():sum() + (list[3] * 5):sum() + half[4]:float():cos():sum()):backward()
+    scaler:scale((list[1] * 3):sum() + half[2]:float():sin():sum() + (list[3] * 5):sum()
+      + half[4]:float():cos():sum()):backward()
     scaler:unscale_(opt)
     for _, order in ipairs { { 1, 2, 3, 4 }, { 3, 4, 1, 2 }, { 4, 3, 2, 1 }, { 1, 1, 2, 3, 4, 4 } } do
       local listed = {}

@@ -109,7 +109,9 @@ script("close.lua", [[
 local _ <close> = setmetatable({}, { __close = function(_, e) print("closed", e) end })
 kept = setmetatable({}, { __gc = function() print("collected") end })
 local how = ...
-if how == "exit" then os.exit(true, true) elseif how == "code" then os.exit(9, true) elseif how == "quick" then os.exit(4, false)
+if how == "exit" then os.exit(true, true)
+elseif how == "code" then os.exit(9, true)
+elseif how == "quick" then os.exit(4, false)
 elseif how == "error" then error("with an open variable") elseif how == "in close" then
   local _ <close> = setmetatable({}, { __close = function() error("from close") end })
 elseif how == "coroutine" then coroutine.wrap(function()
@@ -126,12 +128,24 @@ script("zero.lua", "print(1)\0print(2)\n")
 script("error_values.lua", [[
 local how = ...
 local function throws(v) error(v) end
-if how == "nil" then throws(nil) elseif how == "false" then throws(false) elseif how == "number" then throws(1.5) elseif how == "level2" then error("x", 2)
+if how == "nil" then throws(nil)
+elseif how == "false" then throws(false)
+elseif how == "number" then throws(1.5)
+elseif how == "level2" then error("x", 2)
 elseif how == "object" then throws(setmetatable({}, { __tostring = function() return "an object\nof two lines" end }))
-elseif how == "bad" then throws(setmetatable({}, { __tostring = function() error("no text") end })) elseif how == "name" then
-  throws(setmetatable({}, { __name = "a.type" })) elseif how == "thread" then throws(coroutine.running()) elseif how == "long" then throws(("x"):rep(5000))
-elseif how == "zero" then throws("a\0b") elseif how == "overflow" then local function f() return f() + 1 end f() elseif how == "handler" then
-  print(xpcall(throws, function(e) error(e) end, "x")) elseif how == "deep" then local function g(n) if n == 0 then error("deep") end g(n - 1) end g(40) end
+elseif how == "bad" then throws(setmetatable({}, { __tostring = function() error("no text") end }))
+elseif how == "name" then throws(setmetatable({}, { __name = "a.type" }))
+elseif how == "thread" then throws(coroutine.running())
+elseif how == "long" then throws(("x"):rep(5000))
+elseif how == "zero" then throws("a\0b")
+elseif how == "overflow" then
+  local function f() return f() + 1 end
+  f()
+elseif how == "handler" then print(xpcall(throws, function(e) error(e) end, "x"))
+elseif how == "deep" then
+  local function g(n) if n == 0 then error("deep") end g(n - 1) end
+  g(40)
+end
 ]])
 script("warnings.lua", "warn('@off', '') warn('@', 'on') warn('not a switch') warn('@unknown') warn('@on') \z
   warn('a\\0b', 'c') warn('')\n")

@@ -1,7 +1,8 @@
 -- test_extremes.lua - tensors of more than 2^31 elements, made by repeating small ones without copying, and tensors of
 -- eight dimensions.
 --
---   gibbous tests/lua/test_extremes.lua all       goes through all the elements of the large ones too, which takes 6 GB and half a minute
+--   gibbous tests/lua/test_extremes.lua all       goes through all the elements of the large ones too, which takes 6 GB
+--   and half a minute
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect

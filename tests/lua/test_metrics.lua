@@ -50,7 +50,8 @@ describe("metrics of classes", function()
         local before = 0
         for c = 1, 4 do
           local t = truth[i] + 1
-          if truth[i] ~= -100 and (all[i][c] > all[i][t] or all[i][c] == all[i][t] and c < t) then before = before + 1 end
+          local counts = truth[i] ~= -100
+          if counts and (all[i][c] > all[i][t] or all[i][c] == all[i][t] and c < t) then before = before + 1 end
         end
         if truth[i] ~= -100 and before < k then hits = hits + 1 end
       end
@@ -106,7 +107,9 @@ describe("metrics of classes", function()
         sum = sum + math.log(total) - all[i][truth[i] + 1]
       end
     end
-    for_cuts({ "perplexity" }, scores, labels, function(v) expect(v.perplexity):to_be_near(math.exp(sum / 55), 1e-6) end)
+    for_cuts({ "perplexity" }, scores, labels, function(v)
+      expect(v.perplexity):to_be_near(math.exp(sum / 55), 1e-6)
+    end)
   end)
   it("take the dimension of classes as cross_entropy has it, the last, or a given one", function()
     local y = gb.randint(0, 3, { 5, 4 })

@@ -6,7 +6,8 @@
 -- and gradients need no thought. After every op the shadow is compared within the rounding of the dtypes and takes over
 -- the engine's numbers, so errors do not add up.
 --
---   gibbous tests/lua/test_random_programs.lua [programs] [seed]      a seed that fails is printed; it alone runs with: 1 SEED
+--   gibbous tests/lua/test_random_programs.lua [programs] [seed]      a seed that fails is printed; it alone runs with:
+--   1 SEED
 
 local gb = require "gibbous"
 local PROGRAMS, FIRST_SEED = tonumber(arg and arg[1]) or 10000, math.tointeger(arg and arg[2]) or 1
@@ -291,7 +292,9 @@ function steps.narrow(p)
   for d = dim + 1, #shape do inner = inner * shape[d] end
   local start, single = random(size), random(2) == 1
   local length = single and 1 or random(size - start + 1)
-  local function order(i) return (i // (inner * length) * size + start - 1 + i // inner % length) * inner + i % inner end
+  local function order(i)
+    return (i // (inner * length) * size + start - 1 + i // inner % length) * inner + i % inner
+  end
   if single then table.remove(shape, dim) else shape[dim] = length end
   view(p, x, single and x.t:select(dim, start) or x.t:narrow(dim, start, length), shape, order)
 end

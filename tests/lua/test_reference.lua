@@ -129,8 +129,10 @@ end)
 
 describe("the shapes of an op", function()
   local bounds = { clamp = { 0, 1 }, threshold = { 0, 1 }, polygamma = { 1 } } -- what an op needs beside x
-  local function run(row, x) return (row.name ~= "dist" and rawget(gb, row.name) or rawget(gb.nn.functional, row.name) or x[row.name])(x,
-    table.unpack(bounds[row.name] or {})) end
+  local function run(row, x)
+    local f = row.name ~= "dist" and rawget(gb, row.name) or rawget(gb.nn.functional, row.name) or x[row.name]
+    return f(x, table.unpack(bounds[row.name] or {}))
+  end
   for _, row in ipairs(gb.test.ops()) do
     local tensors = 0
     for word in row.signature:match("^[^;%-]*"):gmatch("[^,]+") do

@@ -60,7 +60,8 @@ local exceptions = {
     as they are" },
   { "addr | addbmm", "huge", "out", "the product overflows in PyTorch before it meets the rest" },
   { "addbmm | einsum (bilinear) | einsum (repeated)", "huge mixed", "grad", "infinities meet in another order" },
-  { "searchsorted | searchsorted (rows, right) | searchsorted (sorter) | bucketize | bucketize (int32)", "inf nan huge mixed", "out",
+  { "searchsorted | searchsorted (rows, right) | searchsorted (sorter) | bucketize | bucketize (int32)",
+    "inf nan huge mixed", "out",
     "the boundaries are not sorted then" },
   { "histc", "huge", "out", "the place of an element overflows" },
   { "nanmedian (all)", "mixed", "grad", "of equal elements one has the gradient" },
@@ -172,7 +173,8 @@ local exceptions = {
   { "instance_norm | instance_norm (evaluation)", "inf huge", "out", "PyTorch folds an infinite weight into the bias" },
   { "instance_norm | instance_norm (evaluation)", "inf huge", "grad", "as above, and overflows in another order" },
   { "interpolate (bicubic) | interpolate (bilinear, corners) | interpolate (bilinear, smooth)", "mixed", "out",
-    "one dimension after the other, where infinities meet in another order; nothing beyond an edge is multiplied by 0" },
+    "one dimension after the other, where infinities meet in another order; nothing beyond an edge is multiplied \z
+      by 0" },
   { "local_response_norm | local_response_norm (even)", "huge mixed", "grad",
     "a square overflows, and 0 * inf is NaN" },
 }

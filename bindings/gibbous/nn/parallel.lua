@@ -110,9 +110,9 @@ end
 
 parallel.DataParallel = define("gb.nn.parallel.DataParallel(module: module; shards: size = 8) -> module: The model, \z
   to be trained on every process of the job. Calling it calls the model; its method shards cuts each batch into so \z
-  many virtual shards, whatever the number of processes, so that one process and eight give the same bits. The values of \z
-  rank 0, and its random stream, go to all. Give the optimizer the model's parameters after this. Errors: shards that \z
-  are no power of two or fewer than the processes, models that differ between processes. Example: local ddp = \z
+  many virtual shards, whatever the number of processes, so that one process and eight give the same bits. The values \z
+  of rank 0, and its random stream, go to all. Give the optimizer the model's parameters after this. Errors: shards \z
+  that are no power of two or fewer than the processes, models that differ between processes. Example: local ddp = \z
   gb.nn.parallel.DataParallel(gb.nn.Linear(4, 2), { shards = 4 })", "strict", function(module, options)
   local self = DataParallel()
   self.module = module

@@ -393,10 +393,10 @@ local Block = layer("gb.nn.TransformerBlock(width: size, heads: size; kv_heads?:
   interleaved: bool = false, bias: bool = true, dropout: number = 0, drop_path: number = 0, eps: number = 1e-5, \z
   norm_out: \"float32\"|\"autocast\" = \"float32\", dtype?: dtype) -> module: Self attention over x [batch, time, \z
   width] and two layers, each added to its input; called as module(x, mask, { start = }), mask as \z
-  scaled_dot_product_attention has it. kv_heads: keys and values are shared by groups of queries. window: a query sees \z
-  the keys less than so many positions from its own. Without these and rotary, attention is a MultiheadAttention. \z
-  hidden: 4 * width, or 8/3 of it for swiglu, if not given. drop_path: stochastic depth of both branches. norm_out: \z
-  out of the norms, as LayerNorm has it. \z
+  scaled_dot_product_attention has it. kv_heads: keys and values are shared by groups of queries. window: a query \z
+  sees the keys less than so many positions from its own. Without these and rotary, attention is a \z
+  MultiheadAttention. hidden: 4 * width, or 8/3 of it for swiglu, if not given. drop_path: stochastic depth of both \z
+  branches. norm_out: out of the norms, as LayerNorm has it. \z
   Errors: heads that do not divide the width or each other. Example: local y = gb.nn.TransformerBlock(8, 2, { norm = \z
   \"rms\", mlp = \"swiglu\", rotary = true, is_causal = true })(gb.rand(2, 5, 8))", function(self, width, heads, o)
   local kv_heads = o.kv_heads or heads
