@@ -6,8 +6,8 @@
  * that says so, or go on unharmed; the universe stays usable, and once it is closed nothing is left of it, nor counted
  * towards the limit on tensor bytes. The engine's calls of malloc and its kin are caught by the linker (--wrap); those
  * of other libraries are not. Lua and the pool both try a failed allocation again, after collecting: `retry` says
- * whether that second try fails as well. Without an argument only some n are tried, the first ones and every few;
- * `test_faults all` tries each. */
+ * whether that second try fails as well. Without an argument only some n of Lua's are tried, the first ones and every
+ * few; `test_faults few` does so with all, `test_faults all` tries each. */
 #include <lualib.h>
 #include <stdlib.h>
 #include <string.h>
@@ -298,13 +298,19 @@ static void sweep(fault source, bool retry, uint64_t each, uint64_t stride) {
 }
 
 int main(int argc, char **argv) {
-  bool all = argc > 1 && !strcmp(argv[1], "all");
-  sweep(IN_SYSTEM, false, UINT64_MAX, 1);
-  sweep(IN_SYSTEM, true, UINT64_MAX, 1);
-  sweep(IN_POOL, false, UINT64_MAX, 1);
-  sweep(IN_POOL, true, UINT64_MAX, 1);
-  sweep(IN_HEAP, false, UINT64_MAX, 1);
-  sweep(IN_LUA, false, all ? UINT64_MAX : 50, 29);
-  sweep(IN_LUA, true, all ? UINT64_MAX : 200, 11);
+  /* how many at first one by one, then every how many, of Lua's and of the others */
+  static const struct {
+    const char *name;
+    uint64_t each, stride, lua_stride, lua_twice_stride;
+  } extents[] = { { "usual", 50, 1, 29, 11 }, { "few", 10, 7, 97, 97 }, { "all", 0, 1, 1, 1 } };
+  size_t e = 0;
+  while (argc > 1 && e < 3 && strcmp(argv[1], extents[e].name)) e++;
+  CHECK(e < 3);
+  if (e == 3) return check_report();
+  for (fault source = IN_SYSTEM; source <= IN_HEAP; source++)
+    for (int retry = 0; retry <= (source != IN_HEAP); retry++)
+      sweep(source, retry, extents[e].each, extents[e].stride);
+  sweep(IN_LUA, false, extents[e].each, extents[e].lua_stride);
+  sweep(IN_LUA, true, 4 * extents[e].each, extents[e].lua_twice_stride);
   return check_report();
 }
