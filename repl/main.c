@@ -27,12 +27,14 @@ static void open_everything(lua_State *L, const options *o, limits *l) {
   luaL_openlibs(L);
   script_set_arg(L, o);
   lua_gc(L, LUA_GCGEN, 0, 0);
+  lua_gc(L, LUA_GCSTOP); /* what is made here stays */
   gbl_set_context_options(L, &l->engine);
   luaL_requiref(L, "gibbous", luaopen_gibbous, false);
   lua_setglobal(L, "gb");
   gbl_replace_coroutine(L);
   ctrl_c_watch(L);
   limits_begin(l, L, o);
+  lua_gc(L, LUA_GCRESTART);
 }
 
 /* The script, the prompt or standard input: whichever the command line comes to. */

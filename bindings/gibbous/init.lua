@@ -15,6 +15,7 @@ local function lazily(chunk, name)
   end
 end
 
+native.lazily = lazily
 native.help_entry = lazily("help", "help_entry")
 native.public_names = lazily("help", "public_names")
 
