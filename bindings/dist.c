@@ -216,7 +216,7 @@ static int shards_agree(lua_State *L) {
   return gbl_check_status(L, gb_shards_agree(s, tensors, names, count));
 }
 
-/* shards:begin(parameters, buffers, samples) */
+/* shards:begin(parameters, buffers, samples, holds) */
 static int shards_begin(lua_State *L) {
   gbl_enter(L);
   gb_shards *s = gbl_check_object(L, 1, &shards_type);
@@ -224,7 +224,8 @@ static int shards_begin(lua_State *L) {
   gb_tensor **parameters = gbl_check_tensors(L, 2, "DataParallel:shards", "model", &n_parameters);
   gb_tensor **buffers = gbl_check_tensors(L, 3, "DataParallel:shards", "model", &n_buffers);
   int64_t samples = gbl_check_integer(L, 4, "DataParallel:shards", "samples");
-  return gbl_check_status(L, gb_shards_begin(s, parameters, n_parameters, buffers, n_buffers, samples));
+  return gbl_check_status(L, gb_shards_begin(s, parameters, n_parameters, buffers, n_buffers, samples,
+                                             lua_toboolean(L, 5)));
 }
 
 /* shards:next() -> first sample (from 1), samples; nothing at the end of the round */
@@ -244,6 +245,11 @@ static int shards_abandon(lua_State *L) {
   return 0;
 }
 
+static int shards_is_open(lua_State *L) {
+  lua_pushboolean(L, gb_shards_is_open(gbl_check_object(L, 1, &shards_type)));
+  return 1;
+}
+
 /* shards:record(loss) */
 static int shards_record(lua_State *L) {
   gbl_enter(L);
@@ -258,7 +264,7 @@ static int shards_loss(lua_State *L) {
 
 static const luaL_Reg shards_methods[] = {
   { "agree", shards_agree }, { "begin", shards_begin }, { "next", shards_next }, { "abandon", shards_abandon },
-  { "record", shards_record }, { "loss", shards_loss }, { NULL, NULL },
+  { "is_open", shards_is_open }, { "record", shards_record }, { "loss", shards_loss }, { NULL, NULL },
 };
 static const gbl_type shards_type = { "gibbous.shards", release, shards_methods, NULL, NULL };
 

@@ -1,9 +1,14 @@
-/* shards.c - rounds of virtual shards: leaves of the tree are made of a shard's gradients, buffers, loss and integers.
+/* shards.c - rounds of virtual shards: leaves of trees are made of a shard's gradients, buffers, loss and integers.
  *
- * Three lanes go through the tree. FLOATS (float32): a flag for each parameter that has a gradient, then gradients and
- * changes of buffers of up to 32 bits. DOUBLES: the loss and the weight it counts with, then what is float64. WHOLE:
- * the larger of two integers, for what ranks must agree on, and how far buffers of integers grew. A shard counts by its
- * share of the samples, so shards of unequal size, or empty ones, still make the mean over the batch. */
+ * What is exchanged together is a unit, with a tree of its own. CONTROL: what ranks must agree on, as the larger of two
+ * integers. LOSSES: the loss and the weight it counts with. INTEGERS: a flag for each parameter that has a gradient,
+ * and how far buffers of integers grew. BUFFERS32 and BUFFERS64: changes of buffers. From BUCKETS on gradients, the
+ * parameters in reverse order. A shard counts by its share of the samples, so shards of unequal size, or empty ones,
+ * still make the mean over the batch.
+ *
+ * A round that holds exchanges CONTROL and LOSSES alone. Its other leaves stay with the shards of this rank, and the
+ * next round adds to them: shard by shard, so that the sums do not depend on who runs which shard. Of buffers a held
+ * leaf has the values themselves, from which the shard goes on. */
 #include "dist/shards.h"
 
 #include <math.h>
@@ -13,28 +18,46 @@
 #include "graph/autograd.h"
 #include "tensor/slab.h"
 
-enum { FLOATS, DOUBLES, WHOLE, LANES };
+enum { CONTROL, LOSSES, INTEGERS, BUFFERS32, BUFFERS64, BUCKETS };
 
-/* Of the lane WHOLE. SAME ones stand twice, as the number and its complement: their maxima tell whether all agree. */
-enum { NEXT_OFFSET, TAG_SCALER, TAG_UPDATE, SEED, OFFSET = SEED + 2, SAMPLES = OFFSET + 2, SHARDS = SAMPLES + 2,
-       BUFFERS = SHARDS + 2 };
-/* Of the lane DOUBLES. */
+/* Of CONTROL. From SAME on each stands twice, as the number and its complement: their maxima tell whether all agree. */
+enum { NEXT_OFFSET, TAG_SCALER, TAG_UPDATE, SAME };
+enum { SEED, OFFSET, SAMPLES, SHARDS, HOLDS, SAME_COUNT, CONTROLS = SAME + 2 * SAME_COUNT };
+/* Of LOSSES. */
 enum { LOSS, LOSS_WEIGHT, WIDE };
+
+#define BUCKET_BYTES ((int64_t)4 << 20) /* of gradients; a larger parameter has a bucket of its own */
+
+/* The leaf that is being filled, and the sum of all; both are the tree's. */
+typedef struct unit { gb_lane lane; gb_tree tree; void *leaf, *sum; } unit;
+
+/* Where the values of a tensor lie: from which number of which unit on. */
+typedef struct spot { int unit; int64_t first; } spot;
+
+/* What a shard of this rank holds from rounds before. */
+typedef struct hold { void **leaves; double weight; } hold;
 
 struct gb_shards {
   gb_context *context;
   int64_t shards;
   const gb_comm *agreed;              /* the job that gb_shards_agree compared with */
   double loss;
-  gb_tree trees[LANES];
-  bool open;                          /* a round is */
-  gb_comm *comm;                      /* of the round; NULL: one process */
+  unit *units;                        /* NULL: none yet */
+  int n_units;
+  int64_t begin, own;                 /* the first shard of this rank, and how many it has */
+  gb_comm *comm;                      /* of the units; NULL: one process */
+  int64_t *planted;                   /* the tensors that units were made for: how many parameters, then all kinds */
+  spot *spots;                        /* where these lie */
+  int n_planted;
+  hold *held;                         /* of each shard of this rank; NULL: nothing is held */
+  int64_t rounds_held;
+  bool open, holds;                   /* a round is; it holds */
   int n_parameters, n_buffers;
   gb_tensor **parameters, **before;   /* with the gradients that they had, or NULL */
   gb_tensor **buffers;
   void **values;                      /* of the buffers when the round began, in their lane's dtype */
   uint64_t *versions;
-  int64_t samples, shard, end;        /* shard: the one that runs */
+  int64_t samples, shard;             /* shard: the one that runs */
   int64_t work;                       /* since the last look for a stop */
   bool runs;
   uint64_t seed, offset, next_offset; /* of the random stream: at the beginning, and the furthest that a shard came */
@@ -60,60 +83,122 @@ gb_status gb_shards_new(gb_context *context, int64_t shards, gb_shards **out) {
   return GB_OK;
 }
 
-/* {==== Where things lie in the lanes ==== */
+/* {==== Where things lie ==== */
 
-static gb_lane lane_for(int which, int64_t count) {
-  static const gb_dtype dtypes[LANES] = { GB_FLOAT32, GB_FLOAT64, GB_INT64 };
-  return (gb_lane){ dtypes[which], which == WHOLE ? GB_REDUCE_MAX : GB_REDUCE_SUM, count };
+/* The tensors of a round, parameters first. */
+static gb_tensor *tensor_at(const gb_shards *s, int i) {
+  return i < s->n_parameters ? s->parameters[i] : s->buffers[i - s->n_parameters];
 }
 
-static int lane_number(const gb_tensor *t) {
-  gb_dtype dtype = gb_lane_dtype((gb_dtype)t->dtype);
-  return dtype == GB_FLOAT32 ? FLOATS : dtype == GB_FLOAT64 ? DOUBLES : WHOLE;
+/* What is held goes. */
+static void forget_held(gb_shards *s) {
+  for (int64_t i = 0; s->held && i < s->own; i++) {
+    for (int k = 0; s->held[i].leaves && k < s->n_units; k++) gb_counted_free(s->held[i].leaves[k]);
+    gb_counted_free(s->held[i].leaves);
+  }
+  gb_counted_free(s->held);
+  s->held = NULL;
+  s->rounds_held = 0;
 }
 
-/* Where the values of each tensor begin, going through all of them in the same order each time. */
-typedef struct layout { int64_t used[LANES]; } layout;
-
-static layout layout_begin(const gb_shards *s) { return (layout){ { s->n_parameters, WIDE, BUFFERS } }; }
-
-static int64_t layout_next(layout *l, const gb_tensor *t) {
-  int64_t first = l->used[lane_number(t)];
-  l->used[lane_number(t)] += t->numel;
-  return first;
-}
-
-/* No trees. A job that has been left since needs no memory for messages any more. */
+/* No units. A job that has been left since needs no memory for messages any more. */
 static void fell(gb_shards *s) {
-  for (int k = 0; k < LANES; k++) {
-    if (s->trees[k].comm != gb_dist_comm(s->context)) s->trees[k].comm = NULL;
-    gb_tree_free(&s->trees[k]);
+  forget_held(s);
+  for (int k = 0; k < s->n_units; k++) {
+    gb_tree *tree = &s->units[k].tree;
+    if (tree->comm != gb_dist_comm(s->context)) tree->comm = NULL;
+    gb_tree_free(tree);
+  }
+  void *const lists[] = { s->units, s->planted, s->spots };
+  for (int i = 0; i < 3; i++) gb_counted_free(lists[i]);
+  s->units = NULL;
+  s->planted = NULL;
+  s->spots = NULL;
+  s->n_units = s->n_planted = 0;
+}
+
+/* All that units depend on in a tensor; it has at most 2^53 elements. */
+static int64_t kind_of(const gb_tensor *t) { return t->numel << 6 | t->dtype; }
+
+/* Were the units made for these tensors, in this job? */
+static bool are_planted(const gb_shards *s, const gb_comm *comm) {
+  int count = s->n_parameters + s->n_buffers, size = comm ? comm->size : 1, rank = comm ? comm->rank : 0;
+  bool same = s->units && s->comm == comm && s->n_planted == count + 1 && s->planted[0] == s->n_parameters;
+  same = same && s->begin == gb_tree_first(s->shards, size, rank) &&
+      s->begin + s->own == gb_tree_first(s->shards, size, rank + 1);
+  for (int i = 0; same && i < count; i++) same = s->planted[i + 1] == kind_of(tensor_at(s, i));
+  return same;
+}
+
+/* The bucket that a gradient of this dtype and size goes to, which may be a new one. open: that of each dtype. */
+static int bucket_for(gb_shards *s, gb_dtype dtype, int64_t count, int open[2]) {
+  int *at = &open[dtype == GB_FLOAT64];
+  int64_t most = BUCKET_BYTES / (int64_t)gb_dtype_bytes(dtype);
+  if (*at && s->units[*at].lane.count + count <= most) return *at;
+  s->units[*at = s->n_units++].lane = (gb_lane){ dtype, GB_REDUCE_SUM, 0 };
+  return *at;
+}
+
+static spot take_place(gb_shards *s, int k, int64_t count) {
+  spot found = { k, s->units[k].lane.count };
+  s->units[k].lane.count += count;
+  return found;
+}
+
+/* Fill the lanes of the units, and find a place for each tensor. */
+static void lay_out(gb_shards *s) {
+  int open[2] = { 0, 0 };
+  s->n_units = BUCKETS;
+  s->units[CONTROL].lane = (gb_lane){ GB_INT64, GB_REDUCE_MAX, CONTROLS };
+  s->units[LOSSES].lane = (gb_lane){ GB_FLOAT64, GB_REDUCE_SUM, WIDE };
+  s->units[INTEGERS].lane = (gb_lane){ GB_INT64, GB_REDUCE_MAX, s->n_parameters };
+  s->units[BUFFERS32].lane = (gb_lane){ GB_FLOAT32, GB_REDUCE_SUM, 0 };
+  s->units[BUFFERS64].lane = (gb_lane){ GB_FLOAT64, GB_REDUCE_SUM, 0 };
+  for (int i = s->n_parameters - 1; i >= 0; i--) {
+    int64_t count = s->parameters[i]->numel;
+    s->spots[i] = take_place(s, bucket_for(s, gb_lane_dtype((gb_dtype)s->parameters[i]->dtype), count, open), count);
+  }
+  for (int i = 0; i < s->n_buffers; i++) {
+    gb_dtype dtype = gb_lane_dtype((gb_dtype)s->buffers[i]->dtype);
+    int k = dtype == GB_FLOAT32 ? BUFFERS32 : dtype == GB_FLOAT64 ? BUFFERS64 : INTEGERS;
+    s->spots[s->n_parameters + i] = take_place(s, k, s->buffers[i]->numel);
   }
 }
 
-/* Trees for this round; those of the last one serve where their lanes have the same size. */
-static void plant(gb_shards *s) {
-  layout l = layout_begin(s);
-  for (int i = 0; i < s->n_parameters; i++) layout_next(&l, s->parameters[i]);
-  for (int i = 0; i < s->n_buffers; i++) layout_next(&l, s->buffers[i]);
-  bool fits = true;
-  for (int k = 0; k < LANES; k++) {
-    const gb_tree *tree = &s->trees[k];
-    fits &= tree->comm == s->comm && tree->lane.count == l.used[k] && tree->leaves == s->shards;
-  }
-  if (!fits) fell(s);
-  for (int k = 0; k < LANES; k++) {
-    gb_lane lane = lane_for(k, l.used[k]);
-    if (fits) gb_tree_reset(&s->trees[k]);
-    else gb_tree_begin(&s->trees[k], s->context, s->comm, &lane, s->shards);
-  }
+static gb_status make_units(gb_shards *s, gb_comm *comm) {
+  int count = s->n_parameters + s->n_buffers, size = comm ? comm->size : 1, rank = comm ? comm->rank : 0;
+  fell(s);
+  s->units = gb_counted_alloc(s->context, (size_t)(BUCKETS + s->n_parameters) * sizeof *s->units);
+  if (s->units) s->spots = gb_counted_alloc(s->context, (size_t)count * sizeof *s->spots);
+  if (s->spots) s->planted = gb_counted_alloc(s->context, (size_t)(count + 1) * sizeof *s->planted);
+  if (!s->planted) return GB_EMEMORY;
+  s->comm = comm;
+  s->begin = gb_tree_first(s->shards, size, rank);
+  s->own = gb_tree_first(s->shards, size, rank + 1) - s->begin;
+  lay_out(s);
+  s->planted[s->n_planted++] = s->n_parameters;
+  for (int i = 0; i < count; i++) s->planted[s->n_planted++] = kind_of(tensor_at(s, i));
+  for (int k = 0; k < s->n_units; k++)
+    gb_tree_begin(&s->units[k].tree, s->context, s->comm, &s->units[k].lane, s->shards);
+  return GB_OK;
+}
+
+/* Units for this round; those of the last one serve where the tensors are alike. */
+static gb_status plant(gb_shards *s, gb_comm *comm) {
+  bool same = are_planted(s, comm);
+  if (!same && s->held)
+    return gb_fail(s->context, GB_ESTATE, "DataParallel:shards: what no_sync has held is of other parameters or "
+                                          "buffers; change them after a batch that exchanges");
+  if (!same) return make_units(s, comm);
+  for (int k = 0; k < s->n_units; k++) gb_tree_reset(&s->units[k].tree);
+  return GB_OK;
 }
 
 /* ====} */
 
 /* {==== Beginning and ending a round ==== */
 
-/* What a round holds goes; the trees stay for the next one. */
+/* What a round keeps goes; the units stay for the next one. */
 static void let_go(gb_shards *s) {
   for (int i = 0; i < s->n_parameters; i++) {
     gb_tensor_release(s->parameters[i]);
@@ -182,12 +267,20 @@ static gb_status take_all(gb_shards *s, gb_tensor *const *parameters, int n_para
     if (buffers[i]->dtype != GB_BOOL) gb_tensor_retain(s->buffers[s->n_buffers++] = buffers[i]);
   for (int i = 0; i < s->n_buffers; i++) GB_TRY(keep_buffer(s, i));
   for (int i = 0; i < s->n_parameters; i++) GB_TRY(keep_gradient(s, s->parameters[i], &s->before[i]));
+  return GB_OK;
+}
+
+/* What a round of these tensors needs. */
+static gb_status prepare(gb_shards *s, gb_comm *comm, gb_tensor *const *parameters, int n_parameters,
+                         gb_tensor *const *buffers, int n_buffers) {
+  GB_TRY(take_all(s, parameters, n_parameters, buffers, n_buffers));
+  GB_TRY(plant(s, comm));
   for (int i = 0; i < s->n_parameters; i++) GB_TRY(gb_tensor_set_grad(s->parameters[i], NULL));
   return GB_OK;
 }
 
 gb_status gb_shards_begin(gb_shards *s, gb_tensor *const *parameters, int n_parameters, gb_tensor *const *buffers,
-                          int n_buffers, int64_t samples) {
+                          int n_buffers, int64_t samples, bool holds) {
   gb_comm *comm = gb_dist_comm(s->context);
   if (s->open)
     return gb_fail(s->context, GB_ESTATE, "DataParallel:shards: the shards of another batch are still being run; end "
@@ -197,19 +290,16 @@ gb_status gb_shards_begin(gb_shards *s, gb_tensor *const *parameters, int n_para
   if (comm && comm->size > 1 && s->agreed != comm)
     return gb_fail(s->context, GB_ESTATE, "DataParallel:shards: the model was wrapped before gb.dist.init(); wrap it "
                                           "after that, so that all ranks begin with the same weights");
-  s->comm = comm && comm->size > 1 ? comm : NULL;
-  if (s->comm) GB_TRY(gb_comm_begin(s->comm, "DataParallel:shards"));
-  gb_status status = take_all(s, parameters, n_parameters, buffers, n_buffers);
+  comm = comm && comm->size > 1 ? comm : NULL;
+  if (comm) GB_TRY(gb_comm_begin(comm, "DataParallel:shards"));
+  gb_status status = prepare(s, comm, parameters, n_parameters, buffers, n_buffers);
   if (status != GB_OK) return let_go(s), status;
-  plant(s);
   gb_get_rng_state(s->context, &s->seed, &s->offset);
-  int size = s->comm ? s->comm->size : 1, rank = s->comm ? s->comm->rank : 0;
   s->next_offset = s->offset;
   s->samples = samples;
-  s->shard = gb_tree_first(s->shards, size, rank) - 1;
-  s->end = gb_tree_first(s->shards, size, rank + 1);
-  s->tag = (gb_grad_tag){ 0, 0 };
-  s->tagged = false;
+  s->holds = holds;
+  s->shard = s->begin - 1;
+  if (!s->held) s->tag = (gb_grad_tag){ 0, 0 }, s->tagged = false;
   s->open = true;
   if (s->comm) s->comm->step++;
   return GB_OK;
@@ -223,6 +313,7 @@ void gb_shards_abandon(gb_shards *s) {
     if (gb_tensor_version(s->buffers[i]) != s->versions[i])
       (void)gb_dist_write(s->buffers[i], gb_lane_dtype((gb_dtype)s->buffers[i]->dtype), s->values[i]);
   if (s->comm && s->comm == gb_dist_comm(s->context) && s->comm->broken) fell(s); /* messages may reach the trees */
+  forget_held(s);
   let_go(s);
 }
 
@@ -249,126 +340,229 @@ static double weight_of(const gb_shards *s, int64_t shard) {
 }
 
 /* What is done to `count` values of a lane, from `place` on. */
-typedef void (*lane_pass)(int which, void *place, const void *before, int64_t count, double weight);
-
-static size_t lane_each(int which) { return which == FLOATS ? sizeof(float) : sizeof(double); }
+typedef void (*lane_pass)(gb_dtype dtype, void *place, const void *before, int64_t count, double weight);
 
 /* The pass over so many values, piece by piece, with a look for a stop between them. before: as many, or NULL. */
-static gb_status in_pieces(gb_shards *s, lane_pass pass, int which, void *place, const void *before, int64_t count,
-                           double weight) {
+static gb_status in_pieces(gb_shards *s, lane_pass pass, gb_dtype dtype, void *place, const void *before,
+                           int64_t count, double weight) {
   for (int64_t first = 0; first < count; first += GB_PIECE) {
     int64_t some = count - first < GB_PIECE ? count - first : GB_PIECE;
-    size_t skip = (size_t)first * lane_each(which);
+    size_t skip = (size_t)first * gb_dtype_bytes(dtype);
     GB_TRY(gb_poll_work(s->context, &s->work, some));
-    pass(which, (char *)place + skip, before ? (const char *)before + skip : NULL, some, weight);
+    pass(dtype, (char *)place + skip, before ? (const char *)before + skip : NULL, some, weight);
   }
   return GB_OK;
 }
 
 /* A pass: integers have no weight. */
-static void weigh(int which, void *place, const void *before, int64_t count, double weight) {
+static void weigh(gb_dtype dtype, void *place, const void *before, int64_t count, double weight) {
   (void)before;
-  if (weight == 1 || which == WHOLE) return;
+  if (weight == 1 || dtype == GB_INT64) return;
   for (int64_t i = 0; i < count; i++)
-    if (which == FLOATS) ((float *)place)[i] *= (float)weight;
+    if (dtype == GB_FLOAT32) ((float *)place)[i] *= (float)weight;
     else ((double *)place)[i] *= weight;
 }
 
 /* A pass: zeros. */
-static void clear(int which, void *place, const void *before, int64_t count, double weight) {
+static void clear(gb_dtype dtype, void *place, const void *before, int64_t count, double weight) {
   (void)before, (void)weight;
-  memset(place, 0, (size_t)count * lane_each(which));
+  memset(place, 0, (size_t)count * gb_dtype_bytes(dtype));
 }
 
-/* The gradient goes into its leaf and from the parameter. */
-static gb_status take_gradient(gb_shards *s, int i, void *const *leaves, int64_t first, double weight) {
-  gb_tensor *parameter = s->parameters[i], *grad = gb_tensor_grad(parameter);
-  int which = lane_number(parameter);
-  gb_dtype dtype = gb_lane_dtype((gb_dtype)parameter->dtype);
-  char *place = (char *)leaves[which] + (size_t)first * gb_dtype_bytes(dtype);
-  ((float *)leaves[FLOATS])[i] = grad != NULL;
-  if (!grad) return in_pieces(s, clear, which, place, NULL, parameter->numel, 1);
-  gb_grad_tag tag = grad->tag;
-  gb_status status = gb_dist_read(grad, dtype, place);
-  gb_tensor_release(grad);
-  GB_TRY(status);
+/* A pass: a copy. */
+static void copy_of(gb_dtype dtype, void *place, const void *before, int64_t count, double weight) {
+  (void)weight;
+  memcpy(place, before, (size_t)count * gb_dtype_bytes(dtype));
+}
+
+/* A pass: now - before for every element whose bits have changed; 0 where they have not, as of an infinite mask. */
+static void change_of(gb_dtype dtype, void *now, const void *before, int64_t count, double weight) {
+  (void)weight;
+  for (int64_t i = 0; i < count; i++)
+    if (dtype == GB_FLOAT32) {
+      float *n = (float *)now + i;
+      const float *b = (const float *)before + i;
+      *n = memcmp(n, b, sizeof *n) ? *n - *b : 0;
+    } else if (dtype == GB_FLOAT64) {
+      double *n = (double *)now + i;
+      const double *b = (const double *)before + i;
+      *n = memcmp(n, b, sizeof *n) ? *n - *b : 0;
+    } else ((int64_t *)now)[i] = (int64_t)(((uint64_t *)now)[i] - ((const uint64_t *)before)[i]);
+}
+
+/* Where a unit's values begin among so many places in memory. */
+static void *place_in(const gb_shards *s, spot at, void *data) {
+  return (char *)data + (size_t)at.first * gb_dtype_bytes(s->units[at.unit].lane.dtype);
+}
+
+static void *leaf_at(const gb_shards *s, spot at) { return place_in(s, at, s->units[at.unit].leaf); }
+
+/* All gradients of a round carry one tag. */
+static gb_status take_tag(gb_shards *s, gb_grad_tag tag) {
   if (s->tagged && (s->tag.scaler != tag.scaler || s->tag.update != tag.update))
     return gb_fail(s->context, GB_EAUTOGRAD, "DataParallel:shards: gradients of two scalers, or scaled and unscaled "
                                              "ones, in one batch; scale every loss with the same scaler");
   s->tag = tag;
   s->tagged = true;
-  GB_TRY(in_pieces(s, weigh, which, place, NULL, parameter->numel, weight));
+  return GB_OK;
+}
+
+/* The gradient goes into its leaf and from the parameter. */
+static gb_status take_gradient(gb_shards *s, int i, double weight) {
+  gb_tensor *parameter = s->parameters[i], *grad = gb_tensor_grad(parameter);
+  gb_dtype dtype = gb_lane_dtype((gb_dtype)parameter->dtype);
+  void *place = leaf_at(s, s->spots[i]);
+  ((int64_t *)s->units[INTEGERS].leaf)[i] = grad != NULL;
+  if (!grad) return in_pieces(s, clear, dtype, place, NULL, parameter->numel, 1);
+  gb_grad_tag tag = grad->tag;
+  gb_status status = gb_dist_read(grad, dtype, place);
+  gb_tensor_release(grad);
+  GB_TRY(status);
+  GB_TRY(take_tag(s, tag));
+  GB_TRY(in_pieces(s, weigh, dtype, place, NULL, parameter->numel, weight));
   return gb_tensor_set_grad(parameter, NULL);
 }
 
-/* A pass: now - before for every element whose bits have changed; 0 where they have not, as of an infinite mask. */
-static void change_of(int which, void *now, const void *before, int64_t count, double weight) {
-  (void)weight;
-  for (int64_t i = 0; i < count; i++)
-    if (which == FLOATS) {
-      float *n = (float *)now + i;
-      const float *b = (const float *)before + i;
-      *n = memcmp(n, b, sizeof *n) ? *n - *b : 0;
-    } else if (which == DOUBLES) {
-      double *n = (double *)now + i;
-      const double *b = (const double *)before + i;
-      *n = memcmp(n, b, sizeof *n) ? *n - *b : 0;
-    } else ((int64_t *)now)[i] -= ((const int64_t *)before)[i];
-}
-
-/* What the shard did to a buffer goes into its leaf, and the buffer is what it was for the next shard. */
-static gb_status take_buffer(gb_shards *s, int i, void *const *leaves, int64_t first, double weight) {
+/* The values of the buffer go into its leaf, and the buffer is what it was for the next shard. */
+static gb_status take_buffer(gb_shards *s, int i) {
   gb_tensor *buffer = s->buffers[i];
-  int which = lane_number(buffer);
   gb_dtype dtype = gb_lane_dtype((gb_dtype)buffer->dtype);
-  char *place = (char *)leaves[which] + (size_t)first * gb_dtype_bytes(dtype);
+  void *place = leaf_at(s, s->spots[s->n_parameters + i]);
   if (gb_tensor_version(buffer) == s->versions[i])
-    return in_pieces(s, clear, which, place, NULL, buffer->numel, 1);
+    return in_pieces(s, copy_of, dtype, place, s->values[i], buffer->numel, 1);
   GB_TRY(gb_dist_read(buffer, dtype, place));
-  GB_TRY(in_pieces(s, change_of, which, place, s->values[i], buffer->numel, 1));
-  GB_TRY(in_pieces(s, weigh, which, place, NULL, buffer->numel, weight));
   GB_TRY(gb_dist_write(buffer, dtype, s->values[i]));
   s->versions[i] = gb_tensor_version(buffer);
   return GB_OK;
 }
 
-/* What every rank must have alike, and the furthest place in the random stream. */
-static void fill_whole(const gb_shards *s, int64_t *whole) {
-  whole[NEXT_OFFSET] = (int64_t)s->next_offset;
-  whole[TAG_SCALER] = s->tag.scaler;
-  whole[TAG_UPDATE] = s->tag.update;
-  const int64_t same[] = { (int64_t)s->seed, (int64_t)s->offset, s->samples, s->shards };
-  for (int i = 0; i < 4; i++) whole[SEED + 2 * i] = same[i], whole[SEED + 2 * i + 1] = ~same[i];
+/* What every rank must have alike, in the order of SEED, OFFSET, ... */
+static void list_same(const gb_shards *s, int64_t same[SAME_COUNT]) {
+  const int64_t list[SAME_COUNT] = { (int64_t)s->seed, (int64_t)s->offset, s->samples, s->shards, s->holds };
+  memcpy(same, list, sizeof list);
 }
 
-static gb_status fill_leaves(gb_shards *s, void *const *leaves) {
-  layout l = layout_begin(s);
-  double weight = weight_of(s, s->shard), *doubles = leaves[DOUBLES];
-  for (int i = 0; i < s->n_parameters; i++)
-    GB_TRY(take_gradient(s, i, leaves, layout_next(&l, s->parameters[i]), weight));
-  for (int i = 0; i < s->n_buffers; i++)
-    GB_TRY(take_buffer(s, i, leaves, layout_next(&l, s->buffers[i]), weight));
-  doubles[LOSS] = s->weight > 0 ? weight * (s->sum / s->weight) : 0;
-  doubles[LOSS_WEIGHT] = s->weight > 0 ? weight : 0;
-  fill_whole(s, leaves[WHOLE]);
+static void fill_control(const gb_shards *s, int64_t *control) {
+  int64_t same[SAME_COUNT];
+  list_same(s, same);
+  control[NEXT_OFFSET] = (int64_t)s->next_offset;
+  control[TAG_SCALER] = s->tag.scaler;
+  control[TAG_UPDATE] = s->tag.update;
+  for (int i = 0; i < SAME_COUNT; i++) control[SAME + 2 * i] = same[i], control[SAME + 2 * i + 1] = ~same[i];
+}
+
+/* Buffers that were not run through this shard, in this round, stay what is held of them. */
+static gb_status fill_leaves(gb_shards *s) {
+  double weight = weight_of(s, s->shard), *losses = s->units[LOSSES].leaf;
+  for (int i = 0; i < s->n_parameters; i++) GB_TRY(take_gradient(s, i, weight));
+  for (int i = 0; i < s->n_buffers; i++) GB_TRY(take_buffer(s, i));
+  losses[LOSS] = s->weight > 0 ? weight * (s->sum / s->weight) : 0;
+  losses[LOSS_WEIGHT] = s->weight > 0 ? weight : 0;
+  fill_control(s, s->units[CONTROL].leaf);
+  return GB_OK;
+}
+
+/* {---- what a shard holds from rounds before ---- */
+
+/* A shard goes on from the buffers that it left in the round before. */
+static gb_status bring_buffers(gb_shards *s) {
+  void **held = s->held ? s->held[s->shard - s->begin].leaves : NULL;
+  for (int i = 0; held && i < s->n_buffers; i++) {
+    gb_tensor *buffer = s->buffers[i];
+    gb_dtype dtype = gb_lane_dtype((gb_dtype)buffer->dtype);
+    spot at = s->spots[s->n_parameters + i];
+    const void *place = place_in(s, at, held[at.unit]);
+    if (memcmp(place, s->values[i], (size_t)buffer->numel * gb_dtype_bytes(dtype)))
+      GB_TRY(gb_dist_write(buffer, dtype, place));
+  }
+  return GB_OK;
+}
+
+/* Gradients and flags of this round are added to what is held; of buffers the later values count, and those that are
+ * held where the shard was empty. */
+static gb_status add_held(gb_shards *s, hold *h, bool empty) {
+  for (int i = 0; i < s->n_parameters; i++) {
+    int64_t *now = (int64_t *)s->units[INTEGERS].leaf + i;
+    *now |= ((const int64_t *)h->leaves[INTEGERS])[i];
+  }
+  for (int i = 0; empty && i < s->n_buffers; i++) {
+    spot at = s->spots[s->n_parameters + i];
+    GB_TRY(in_pieces(s, copy_of, s->units[at.unit].lane.dtype, leaf_at(s, at), place_in(s, at, h->leaves[at.unit]),
+                     s->buffers[i]->numel, 1));
+  }
+  for (int k = BUCKETS; k < s->n_units; k++) {
+    unit *u = &s->units[k];
+    void *now = u->leaf;
+    GB_TRY(gb_reduce_in_pieces(s->context, &u->lane, h->leaves[k], now, u->lane.count));
+    u->leaf = h->leaves[k];
+    h->leaves[k] = now;
+  }
+  return GB_OK;
+}
+
+/* The leaves stay with the shard, which has none yet or gives its own for them. */
+static gb_status hold_leaves(gb_shards *s, hold *h) {
+  if (!h->leaves && !(h->leaves = gb_counted_alloc(s->context, (size_t)s->n_units * sizeof *h->leaves)))
+    return GB_EMEMORY;
+  for (int k = INTEGERS; k < s->n_units; k++) {
+    unit *u = &s->units[k];
+    void *other = h->leaves[k];
+    h->leaves[k] = u->leaf;
+    u->leaf = NULL;
+    if (other) gb_tree_spare(&u->tree, other);
+  }
+  return GB_OK;
+}
+
+/* Values of buffers become what the shard changed, by its share of the samples. */
+static gb_status find_changes(gb_shards *s, double weight) {
+  for (int i = 0; i < s->n_buffers; i++) {
+    gb_dtype dtype = gb_lane_dtype((gb_dtype)s->buffers[i]->dtype);
+    void *place = leaf_at(s, s->spots[s->n_parameters + i]);
+    GB_TRY(in_pieces(s, change_of, dtype, place, s->values[i], s->buffers[i]->numel, 1));
+    GB_TRY(in_pieces(s, weigh, dtype, place, NULL, s->buffers[i]->numel, weight));
+  }
+  return GB_OK;
+}
+
+/* ----} */
+
+/* Filled leaves go to where they belong: into the trees, or to what is held. */
+static gb_status settle_leaves(gb_shards *s, bool empty) {
+  hold *h = s->held ? &s->held[s->shard - s->begin] : NULL;
+  double weight = weight_of(s, s->shard);
+  if (h && h->leaves) GB_TRY(add_held(s, h, empty));
+  if (h) h->weight += weight;
+  if (s->holds) GB_TRY(hold_leaves(s, h));
+  else GB_TRY(find_changes(s, h ? h->weight / (double)(s->rounds_held + 1) : weight));
+  for (int k = 0; k < s->n_units; k++) {
+    unit *u = &s->units[k];
+    void *leaf = u->leaf;
+    u->leaf = NULL;
+    if (leaf) GB_TRY(gb_tree_add(&u->tree, s->shard, leaf));
+  }
   return GB_OK;
 }
 
 /* The shard that ran, or an empty one, becomes a leaf of each tree. */
 static gb_status add_leaf(gb_shards *s) {
-  void *leaves[LANES] = { NULL };
   uint64_t seed, offset;
+  bool empty = !s->runs;
   gb_status status = GB_OK;
   if (s->runs) {
     gb_get_rng_state(s->context, &seed, &offset);
     if (offset > s->next_offset) s->next_offset = offset;
   }
-  for (int k = 0; k < LANES && status == GB_OK; k++)
-    if (!(leaves[k] = gb_tree_leaf(&s->trees[k]))) status = GB_EMEMORY;
-  if (status == GB_OK) status = fill_leaves(s, leaves);
-  for (int k = 0; k < LANES; k++)
-    if (status == GB_OK) status = gb_tree_add(&s->trees[k], s->shard, leaves[k]);
-    else gb_counted_free(leaves[k]);
+  if (s->holds && !s->held) {
+    s->held = gb_counted_alloc(s->context, (size_t)s->own * sizeof *s->held);
+    if (!s->held) return GB_EMEMORY;
+  }
+  for (int k = 0; k < s->n_units && status == GB_OK; k++)
+    if (!(s->units[k].leaf = gb_tree_leaf(&s->units[k].tree))) status = GB_EMEMORY;
+  if (status == GB_OK) status = fill_leaves(s);
+  if (status == GB_OK) status = settle_leaves(s, empty);
+  for (int k = 0; k < s->n_units; k++)
+    if (s->units[k].leaf) gb_tree_spare(&s->units[k].tree, s->units[k].leaf), s->units[k].leaf = NULL;
   return status;
 }
 
@@ -377,12 +571,14 @@ static gb_status add_leaf(gb_shards *s) {
 /* {==== The exchange ==== */
 
 /* Have all ranks brought the same? */
-static gb_status check_same(gb_shards *s, const int64_t *whole) {
-  static const char *const names[] = { "seed of the random stream", "place in the random stream", "number of samples",
-                                       "number of shards" };
-  const int64_t mine[] = { (int64_t)s->seed, (int64_t)s->offset, s->samples, s->shards };
-  for (int i = 0; i < 4; i++) {
-    int64_t most = whole[SEED + 2 * i], least = ~whole[SEED + 2 * i + 1];
+static gb_status check_same(gb_shards *s, const int64_t *control) {
+  static const char *const names[SAME_COUNT] = { "seed of the random stream", "place in the random stream",
+                                                 "number of samples", "number of shards",
+                                                 "use of no_sync (1: it runs)" };
+  int64_t mine[SAME_COUNT];
+  list_same(s, mine);
+  for (int i = 0; i < SAME_COUNT; i++) {
+    int64_t most = control[SAME + 2 * i], least = ~control[SAME + 2 * i + 1];
     if (s->comm) s->comm->together = most != least;
     if (most != least)
       return gb_fail(s->context, GB_ESTATE, "DataParallel:shards: the ranks do not agree on the %s: rank %d has %lld, "
@@ -390,7 +586,7 @@ static gb_status check_same(gb_shards *s, const int64_t *whole) {
                                             "batches", names[i], s->comm ? s->comm->rank : 0, (long long)mine[i],
                      (long long)least, (long long)most);
   }
-  gb_grad_tag tag = { (uint32_t)whole[TAG_SCALER], (uint32_t)whole[TAG_UPDATE] };
+  gb_grad_tag tag = { (uint32_t)control[TAG_SCALER], (uint32_t)control[TAG_UPDATE] };
   if (s->tagged && (s->tag.scaler != tag.scaler || s->tag.update != tag.update))
     return gb_fail(s->context, GB_ESTATE, "DataParallel:shards: rank %d has scaled its loss by another scaler than "
                                           "another rank, or after another number of updates", s->comm->rank);
@@ -402,7 +598,7 @@ static gb_status check_same(gb_shards *s, const int64_t *whole) {
 static gb_status put_gradient(gb_shards *s, int i, void *place) {
   gb_tensor *parameter = s->parameters[i], *before = s->before[i], *made = NULL;
   gb_dtype dtype = gb_lane_dtype((gb_dtype)parameter->dtype);
-  GB_TRY(in_pieces(s, weigh, lane_number(parameter), place, NULL, parameter->numel, 1 / (double)s->shards));
+  GB_TRY(in_pieces(s, weigh, dtype, place, NULL, parameter->numel, 1 / (double)s->shards));
   gb_segment *segment = parameter->slab ? &parameter->slab->segments[parameter->segment] : NULL;
   if (segment && !before) { /* straight into the slab */
     GB_TRY(gb_dist_write(segment->grad, dtype, place));
@@ -423,15 +619,15 @@ static gb_status put_gradient(gb_shards *s, int i, void *place) {
 /* The buffer, changed by the mean of what the shards did; integers grow by the most that one shard made of them. */
 static gb_status put_buffer(gb_shards *s, int i, const void *place) {
   gb_tensor *buffer = s->buffers[i];
-  int which = lane_number(buffer);
+  gb_dtype dtype = gb_lane_dtype((gb_dtype)buffer->dtype);
   bool changed = false;
   for (int64_t k = 0; k < buffer->numel; k++) {
     if (k % GB_PIECE == 0) GB_TRY(gb_poll(s->context));
-    if (which == FLOATS) {
+    if (dtype == GB_FLOAT32) {
       float change = ((const float *)place)[k];
       if (change == 0) continue;
       ((float *)s->values[i])[k] += change / (float)s->shards;
-    } else if (which == DOUBLES) {
+    } else if (dtype == GB_FLOAT64) {
       double change = ((const double *)place)[k];
       if (change == 0) continue;
       ((double *)s->values[i])[k] += change / (double)s->shards;
@@ -442,40 +638,47 @@ static gb_status put_buffer(gb_shards *s, int i, const void *place) {
     }
     changed = true;
   }
-  return changed ? gb_dist_write(buffer, gb_lane_dtype((gb_dtype)buffer->dtype), s->values[i]) : GB_OK;
+  return changed ? gb_dist_write(buffer, dtype, s->values[i]) : GB_OK;
 }
 
 /* Sums of all ranks into parameters and buffers. */
-static gb_status put_all(gb_shards *s, void *const *sums) {
-  layout l = layout_begin(s);
-  const float *used = sums[FLOATS];
-  const double *doubles = sums[DOUBLES];
+static gb_status put_all(gb_shards *s) {
+  const int64_t *used = s->units[INTEGERS].sum;
   for (int i = 0; i < s->n_parameters; i++) {
-    gb_tensor *p = s->parameters[i];
-    size_t first = (size_t)layout_next(&l, p) * gb_dtype_bytes(gb_lane_dtype((gb_dtype)p->dtype));
-    GB_TRY(used[i] > 0 ? put_gradient(s, i, (char *)sums[lane_number(p)] + first)
-                       : gb_tensor_set_grad(p, s->before[i]));
+    spot at = s->spots[i];
+    GB_TRY(used[i] > 0 ? put_gradient(s, i, place_in(s, at, s->units[at.unit].sum))
+                       : gb_tensor_set_grad(s->parameters[i], s->before[i]));
   }
   for (int i = 0; i < s->n_buffers; i++) {
-    gb_tensor *b = s->buffers[i];
-    size_t first = (size_t)layout_next(&l, b) * gb_dtype_bytes(gb_lane_dtype((gb_dtype)b->dtype));
-    GB_TRY(put_buffer(s, i, (char *)sums[lane_number(b)] + first));
+    spot at = s->spots[s->n_parameters + i];
+    GB_TRY(put_buffer(s, i, place_in(s, at, s->units[at.unit].sum)));
   }
-  s->loss = doubles[LOSS_WEIGHT] > 0 ? doubles[LOSS] / doubles[LOSS_WEIGHT] : NAN;
   return GB_OK;
 }
 
-/* Integers first: where ranks disagree, nothing else is exchanged. */
+static gb_status sum_up(gb_shards *s, int first, int end) {
+  for (int k = first; k < end; k++)
+    if (s->units[k].lane.count) GB_TRY(gb_tree_finish(&s->units[k].tree, &s->units[k].sum));
+  return GB_OK;
+}
+
+/* Nothing but the earlier gradients is seen of a round that holds. */
+static gb_status hold_round(gb_shards *s) {
+  s->rounds_held++;
+  for (int i = 0; i < s->n_parameters; i++) GB_TRY(gb_tensor_set_grad(s->parameters[i], s->before[i]));
+  return GB_OK;
+}
+
+/* What ranks must agree on first: where they do not, nothing else is exchanged. */
 static gb_status exchange(gb_shards *s) {
-  static const int order[LANES] = { WHOLE, FLOATS, DOUBLES };
-  void *sums[LANES];
-  for (int k = 0; k < LANES; k++) {
-    GB_TRY(gb_tree_finish(&s->trees[order[k]], &sums[order[k]]));
-    if (order[k] == WHOLE) GB_TRY(check_same(s, sums[WHOLE]));
-  }
-  uint64_t next = (uint64_t)((int64_t *)sums[WHOLE])[NEXT_OFFSET];
-  GB_TRY(put_all(s, sums));
-  gb_set_rng_state(s->context, s->seed, next);
+  GB_TRY(sum_up(s, CONTROL, CONTROL + 1));
+  GB_TRY(check_same(s, s->units[CONTROL].sum));
+  GB_TRY(sum_up(s, LOSSES, s->holds ? INTEGERS : s->n_units));
+  GB_TRY(s->holds ? hold_round(s) : put_all(s));
+  if (!s->holds) forget_held(s);
+  const double *losses = s->units[LOSSES].sum;
+  s->loss = losses[LOSS_WEIGHT] > 0 ? losses[LOSS] / losses[LOSS_WEIGHT] : NAN;
+  gb_set_rng_state(s->context, s->seed, (uint64_t)((int64_t *)s->units[CONTROL].sum)[NEXT_OFFSET]);
   return GB_OK;
 }
 
@@ -496,28 +699,30 @@ static gb_status check_job(gb_shards *s) {
                                         "gb.dist.finalize() after it");
 }
 
+/* The next shard of this rank that has samples begins; *count 0: there is none. */
+static gb_status begin_shard(gb_shards *s, int64_t *first, int64_t *count) {
+  for (s->shard++; s->shard < s->begin + s->own; s->shard++) {
+    s->sum = s->weight = 0;
+    *first = first_sample(s, s->shard);
+    *count = first_sample(s, s->shard + 1) - *first;
+    if (*count) break;
+    GB_TRY(add_leaf(s));
+  }
+  if (s->shard == s->begin + s->own) return *count = 0, GB_OK;
+  s->runs = true;
+  gb_set_rng_state(s->context, shard_seed(s->seed, s->shard), s->offset);
+  return bring_buffers(s);
+}
+
 gb_status gb_shards_next(gb_shards *s, int64_t *first, int64_t *count) {
   *count = 0;
   if (!s->open) return GB_OK;
   gb_status status = check_job(s);
   if (status == GB_OK && s->runs) status = add_leaf(s);
   s->runs = false;
-  for (s->shard++; status == GB_OK && s->shard < s->end; s->shard++) {
-    *first = first_sample(s, s->shard);
-    *count = first_sample(s, s->shard + 1) - *first;
-    if (*count) break;
-    s->sum = s->weight = 0;
-    status = add_leaf(s);
-  }
-  if (status == GB_OK && s->shard < s->end) {
-    s->runs = true;
-    s->sum = s->weight = 0;
-    gb_set_rng_state(s->context, shard_seed(s->seed, s->shard), s->offset);
-    return GB_OK;
-  }
-  *count = 0;
-  if (status == GB_OK) status = finish(s);
-  if (status != GB_OK) gb_shards_abandon(s);
+  if (status == GB_OK) status = begin_shard(s, first, count);
+  if (status == GB_OK && !*count) status = finish(s);
+  if (status != GB_OK) *count = 0, gb_shards_abandon(s);
   return status;
 }
 
@@ -530,6 +735,7 @@ gb_status gb_shards_record(gb_shards *s, double loss) {
 }
 
 double gb_shards_loss(const gb_shards *s) { return s->loss; }
+bool gb_shards_is_open(const gb_shards *s) { return s->open; }
 
 /* {==== The beginning ==== */
 

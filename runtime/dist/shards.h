@@ -26,14 +26,17 @@ void gb_shards_free(gb_shards *s); /* NULL is fine */
  * of the random stream. A rank that has others is named. */
 gb_status gb_shards_agree(gb_shards *s, gb_tensor *const *tensors, const char *const *names, int count);
 
-/* Begin a round. What it changes is retained until it ends. */
+/* Begin a round. What it changes is retained until it ends. holds: its gradients and buffers stay with the shards, to
+ * which the next round adds its own; only what ranks must agree on, and losses, are exchanged. */
 gb_status gb_shards_begin(gb_shards *s, gb_tensor *const *parameters, int n_parameters, gb_tensor *const *buffers,
-                          int n_buffers, int64_t samples);
+                          int n_buffers, int64_t samples, bool holds);
 /* The shard before has run; the samples of the next one of this rank, from 0. count 0: the round has ended. */
 gb_status gb_shards_next(gb_shards *s, int64_t *first, int64_t *count);
-/* End a round that cannot be finished: the random stream, buffers and earlier gradients are what they were. The other
- * ranks are not told. Nothing where no round is open. */
+/* End a round that cannot be finished: the random stream, buffers and earlier gradients are what they were, and what
+ * is held is forgotten. The other ranks are not told. Nothing where no round is open. */
 void gb_shards_abandon(gb_shards *s);
+
+bool gb_shards_is_open(const gb_shards *s);
 
 /* The loss of the shard that runs, the mean over its samples; and that of the last whole round, NaN where none was
  * recorded. */

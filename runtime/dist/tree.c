@@ -68,6 +68,12 @@ void *gb_tree_leaf(gb_tree *tree) {
   return gb_counted_resize(tree->context, NULL, gb_lane_bytes(&tree->lane));
 }
 
+/* More than a tree needs goes. */
+void gb_tree_spare(gb_tree *tree, void *data) {
+  if (tree->count + tree->spares < GB_TREE_NODES) tree->spare[tree->spares++] = data;
+  else gb_counted_free(data);
+}
+
 /* The node at place i and its right neighbour become their parent. */
 static gb_status join(gb_tree *tree, int i) {
   gb_tree_node *left = &tree->nodes[i], *right = left + 1;

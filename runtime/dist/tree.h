@@ -46,6 +46,8 @@ void *gb_tree_leaf(gb_tree *tree);
 gb_status gb_tree_add(gb_tree *tree, int64_t leaf, void *data);
 /* Every rank has added its leaves, at least one each: *sum is the root, the same on all; it belongs to the tree. */
 gb_status gb_tree_finish(gb_tree *tree, void **sum);
+/* A leaf that was not added, or memory of its kind, serves again; it is the tree's. */
+void gb_tree_spare(gb_tree *tree, void *data);
 /* Empty again, for other leaves; the memory stays. */
 void gb_tree_reset(gb_tree *tree);
 void gb_tree_free(gb_tree *tree);

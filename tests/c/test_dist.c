@@ -199,11 +199,11 @@ static void test_stop(void) {
   CHECK(gb_shards_new(context, 2 * GB_SHARDS_MOST, &s) == GB_EINVAL && !s);
   CHECK(gb_shards_new(context, GB_SHARDS_MOST, &s) == GB_OK);
   gb_tensor *parameter = new_parameter(context, 1 << 15);
-  CHECK(gb_shards_begin(s, &parameter, 1, NULL, 0, 1) == GB_OK);
+  CHECK(gb_shards_begin(s, &parameter, 1, NULL, 0, 1, false) == GB_OK);
   gb_interrupt(context);
   CHECK(gb_shards_next(s, &first, &count) == GB_EINTERRUPT && count == 0);
   gb_interrupt_clear(context);
-  CHECK(gb_shards_begin(s, &parameter, 1, NULL, 0, 1) == GB_OK); /* the next round works as ever */
+  CHECK(gb_shards_begin(s, &parameter, 1, NULL, 0, 1, false) == GB_OK); /* the next round works as ever */
   CHECK(gb_shards_next(s, &first, &count) == GB_OK && first == 0 && count == 1);
   CHECK(gb_shards_next(s, &first, &count) == GB_OK && count == 0);
   gb_shards_free(s);
@@ -234,13 +234,13 @@ static void test_counted_shards(void) {
   gb_tensor *buffer = new_noise(context, GB_FLOAT32, 1, &count, 6);
   CHECK(gb_shards_new(context, 8, &s) == GB_OK);
   leave_room(context, (size_t)bytes / 2);
-  CHECK(gb_shards_begin(s, &parameter, 1, &buffer, 1, 1) == GB_EMEMORY); /* the buffer's values */
+  CHECK(gb_shards_begin(s, &parameter, 1, &buffer, 1, 1, false) == GB_EMEMORY); /* the buffer's values */
   leave_room(context, (size_t)bytes * 2);
-  CHECK(gb_shards_begin(s, &parameter, 1, &buffer, 1, 1) == GB_OK);
+  CHECK(gb_shards_begin(s, &parameter, 1, &buffer, 1, 1, false) == GB_OK);
   CHECK(gb_shards_next(s, &first, &samples) == GB_EMEMORY); /* a leaf of a gradient and a buffer's change */
   context->budget.limit = (size_t)1 << 30;
   size_t used = context->budget.used;
-  CHECK(gb_shards_begin(s, &parameter, 1, &buffer, 1, 1) == GB_OK);
+  CHECK(gb_shards_begin(s, &parameter, 1, &buffer, 1, 1, false) == GB_OK);
   CHECK(gb_shards_next(s, &first, &samples) == GB_OK && samples == 1);
   CHECK(context->budget.used > used + (size_t)bytes * 6); /* three leaves of two, at least */
   CHECK(gb_shards_next(s, &first, &samples) == GB_OK && samples == 0);
@@ -273,7 +273,7 @@ static void leave_early(rank_job *job) {
   gb_shards *s = NULL;
   int64_t first, count;
   EXPECT(job, gb_shards_new(job->context, 8, &s) == GB_OK && gb_shards_agree(s, NULL, NULL, 0) == GB_OK);
-  EXPECT(job, gb_shards_begin(s, NULL, 0, NULL, 0, 8) == GB_OK);
+  EXPECT(job, gb_shards_begin(s, NULL, 0, NULL, 0, 8, false) == GB_OK);
   EXPECT(job, gb_shards_next(s, &first, &count) == GB_OK && count == 1);
   gb_dist_finalize(job->context, true);
   EXPECT(job, gb_shards_next(s, &first, &count) == GB_ESTATE && strstr(gb_error(job->context), "the job was left"));

@@ -37,7 +37,7 @@ local function add_value(value)
   else add(type(value) == "number" and ("%a"):format(value) or tostring(value)) end
 end
 
-local function train(name, optimizer, accumulate)
+local function train(name, optimizer, accumulate, holds)
   gb.manual_seed(11)
   local precision = gb.amp.precision(name)
   local ddp = nn.parallel.DataParallel(Net():to(precision), { shards = 8 })
@@ -46,7 +46,7 @@ local function train(name, optimizer, accumulate)
   local losses = {}
   for step = 1, STEPS do
     opt:zero_grad()
-    for _ = 1, accumulate do
+    local function batch()
       local n = step % 4 == 3 and 19 or step % 4 == 0 and 5 * 8 or 32
       if step == 6 then n = 5 end -- fewer samples than shards, of which a batch norm can measure none
       ddp.module.norm:train(n >= 16)
@@ -63,6 +63,9 @@ local function train(name, optimizer, accumulate)
       end
       losses[#losses + 1] = ddp:loss()
     end
+    for i = 1, accumulate do
+      if holds and i < accumulate then ddp:no_sync(batch) else batch() end
+    end
     scaler:step(opt, { clip = 0.5 })
     scaler:update()
   end
@@ -74,8 +77,8 @@ local function train(name, optimizer, accumulate)
   add_value(losses)
   add_value(gb.get_rng_state and { gb.get_rng_state() } or {})
   local skipped = name == "16-mixed" and scaler:stats().skipped or 0
-  return ("%-10s %-6s accumulate %d: %016x, %d skipped, last loss %.6f"):format(name, optimizer, accumulate, hash,
-    skipped, losses[#losses])
+  return ("%-10s %-6s %s %d: %016x, %d skipped, last loss %.6f"):format(name, optimizer,
+    holds and "no_sync" or "accumulate", accumulate, hash, skipped, losses[#losses])
 end
 
 local rows = {}
@@ -84,6 +87,8 @@ for _, name in ipairs { "32-true", "bf16-mixed", "16-mixed" } do
     for _, accumulate in ipairs { 1, 4 } do rows[#rows + 1] = train(name, optimizer, accumulate) end
   end
 end
+rows[#rows + 1] = train("bf16-mixed", "SGD", 3, true)
+rows[#rows + 1] = train("16-mixed", "AdamW", 3, true)
 local text = table.concat(rows, "\n")
 if dist.rank() == 0 and arg then print(text) end
 return text

@@ -64,6 +64,63 @@ describe("DataParallel", function()
     for i, p in ipairs(model:parameters()) do expect(p.grad):to_be_close(grads[i], 1e-5) end
   end)
 
+  it("keeps gradients and statistics of shards under no_sync, and exchanges once", function()
+    for _, adopted in ipairs { false, true } do
+      local model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Linear(16, 3))
+      local opt = adopted and gb.optim.SGD(model:parameters(), { lr = 0.1 })
+      local ddp = nn.parallel.DataParallel(model, { shards = 4 })
+      local x, y = gb.randn(48, 6), gb.randint(0, 3, { 48 })
+      local twin = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Linear(16, 3))
+      twin:load_state_dict(model:state_dict())
+      local other = nn.parallel.DataParallel(twin, { shards = 4 })
+      model[1].bias.grad = gb.ones(16)
+      twin[1].bias.grad = gb.ones(16)
+      local losses = 0
+      local result = ddp:no_sync(function(word)
+        for i = 1, 17, 16 do
+          run(ddp, x:narrow(1, i, 16), y:narrow(1, i, 16))
+          losses = losses + ddp:loss()
+          expect(model[1].weight.grad == nil):to_be(true)
+          expect(model[1].bias.grad):to_equal_bits(gb.ones(16))
+          expect(model[2].num_batches_tracked:item()):to_be(0)
+        end
+        return word
+      end, "word")
+      expect(result):to_be("word")
+      run(ddp, x:narrow(1, 33, 16), y:narrow(1, 33, 16))
+      losses = losses + ddp:loss()
+      for i = 1, 33, 16 do
+        run(other, x:narrow(1, i, 16), y:narrow(1, i, 16))
+        losses = losses - other:loss()
+      end
+      expect(losses):to_be_near(0, 1e-5)
+      for i, p in ipairs(model:parameters()) do expect(p.grad):to_be_close(twin:parameters()[i].grad, 1e-5) end
+      for _, name in ipairs { "running_mean", "running_var" } do
+        expect(model[2][name]):to_be_close(twin[2][name], 1e-5)
+      end
+      expect(model[2].num_batches_tracked:item()):to_be(3)
+      for _, p in ipairs(model:parameters()) do p.grad = nil end
+      run(ddp, x, y) -- nothing is kept any more
+      local grads = {}
+      for i, p in ipairs(model:parameters()) do grads[i], p.grad = p.grad:clone(), nil end
+      run(ddp, x, y)
+      for i, p in ipairs(model:parameters()) do expect(p.grad):to_be_close(grads[i], 1e-6) end
+      if opt then opt:step() end
+    end
+  end)
+
+  it("forgets what no_sync kept where a loop is left early", function()
+    local model = net()
+    local ddp = nn.parallel.DataParallel(model, { shards = 4 })
+    local x, y = gb.randn(16, 6), gb.randint(0, 3, { 16 })
+    local grads = plain(model, x, y)
+    for _, p in ipairs(model:parameters()) do p.grad = nil end
+    ddp:no_sync(run, ddp, x, y)
+    pcall(function() for _ in ddp:shards(x, y) do error("left") end end)
+    run(ddp, x, y)
+    for i, p in ipairs(model:parameters()) do expect(p.grad):to_be_close(grads[i], 1e-5) end
+  end)
+
   it("keeps the scale of gradients, and the scaler skips where one shard overflows", function()
     local model, scaler = net(), amp.GradScaler { init_scale = 1024 }
     local opt = gb.optim.AdamW(model:parameters(), { lr = 0.1 })
@@ -187,6 +244,14 @@ describe("DataParallel", function()
     expect(function() ddp:shards(3) end):to_fail("no tensor")
     expect(function() ddp:shards(gb.ones(0, 2)) end):to_fail("no samples")
     expect(function() ddp:record(1) end):to_fail("loop over shards")
+    expect(function() ddp:no_sync(function() ddp:no_sync(print) end) end):to_fail("runs already")
+    expect(function() for _ in ddp:shards(gb.ones(8, 2)) do ddp:no_sync(print) end end):to_fail("around the loop")
+    expect(function()
+      ddp:no_sync(function() run(ddp, gb.ones(8, 2), gb.zeros(8, { dtype = "int64" })) end)
+      ddp.module.bias:requires_grad_(false)
+      run(ddp, gb.ones(8, 2), gb.zeros(8, { dtype = "int64" }))
+    end):to_fail("no_sync has held")
+    ddp = nn.parallel.DataParallel(nn.Linear(2, 2))
     expect(function() ddp.shards(nn.Linear(2, 2), gb.ones(1)) end):to_fail("DataParallel(model)")
     expect(function()
       for _ in ddp:shards(gb.ones(8, 2)) do ddp:shards(gb.ones(8, 2)) end

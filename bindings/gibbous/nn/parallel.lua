@@ -78,7 +78,7 @@ DataParallel.shards = define("DataParallel:shards(batch...: any) -> function: Ru
   ddp(part):sum():backward() end", "strict", function(self, ...)
   local state, batch = state_of(self), pack(...)
   local samples = samples_of(batch)
-  state:begin(Module.parameters(self.module), Module.buffers(self.module), samples)
+  state:begin(Module.parameters(self.module), Module.buffers(self.module), samples, private(self, "parallel").holds)
   local function step()
     local first, count = state:next()
     if not first then return nil end
@@ -87,6 +87,22 @@ DataParallel.shards = define("DataParallel:shards(batch...: any) -> function: Ru
     return unpack(parts, 1, batch.n)
   end
   return step, nil, nil, guard_of(state)
+end)
+
+DataParallel.no_sync = define("DataParallel:no_sync(fn: function, arguments...: any) -> any: Run fn(...), whose loops \z
+  over shards exchange no gradients: each process keeps those of each of its shards, and the next loop outside adds \z
+  its own and exchanges them all, once. So does it with running statistics. Until then parameters have the gradients \z
+  of before. The bits are the same for any number of processes. It takes the memory of the gradients for each shard \z
+  of a process. Leaving a loop early forgets what is kept. Errors: no_sync within no_sync, or in a loop over shards; \z
+  parameters that were frozen or added meanwhile. Example: local ddp = gb.nn.parallel.DataParallel(gb.nn.Linear(4, \z
+  2)) local function run(x) for xs in ddp:shards(x) do ddp(xs):sum():backward() end end ddp:no_sync(run, gb.rand(16, \z
+  4)) run(gb.rand(16, 4))", "strict", function(self, fn, ...)
+  local mine = private(self, "parallel")
+  if state_of(self):is_open() then fail("DataParallel:no_sync: a loop over shards is being run; call it around the loop") end
+  if mine.holds then fail("DataParallel:no_sync: it runs already") end
+  mine.holds = true
+  local _ <close> = setmetatable({}, { __close = function() mine.holds = nil end })
+  return (function(...) return ... end)(fn(...))
 end)
 
 DataParallel.record = define("DataParallel:record(loss: tensor|number): In the loop over shards: the shard's loss, \z
