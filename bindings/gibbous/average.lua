@@ -183,6 +183,22 @@ Average.load_state_dict = define("Average:load_state_dict(state: tree): Go on fr
   mine.n = state.n_averaged
 end)
 
+Average.as_model = define("Average:as_model() -> table: The model as a part of a checkpoint, with the averages for its \z
+  weights, which is what others read from the file. Loading it does nothing: save the model itself under another name \z
+  too. Example: local average = gb.optim.EMA(model) local path = os.tmpname() gb.io.save_checkpoint(path, { model = \z
+  average:as_model(), live = model, average = average }) os.remove(path)", "strict", function(self)
+  local mine = private(self, "average")
+  local function state_dict()
+    local state = Module.state_dict(mine.model)
+    for _, entry in ipairs(mine.list) do
+      local name, value = entry.name, entry.value
+      if state[name] then state[name] = value:to(state[name].dtype) end
+    end
+    return state
+  end
+  return { state_dict = state_dict, load_state_dict = function() end }
+end)
+
 -- An average of the model as it is now, not yet updated.
 local function new_average(name, model, options)
   if not (options.decay >= 0 and options.decay <= 1) then

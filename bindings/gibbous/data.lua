@@ -252,7 +252,7 @@ Loader.iter = define("DataLoader:iter(device?: device; resume: bool = false) -> 
       return nil
     end
     mine.batch = mine.batch + 1
-    if device and device ~= "cpu" then
+    if device then
       for i = 1, batch.n do
         if gb.is_tensor(batch[i]) then batch[i] = batch[i]:to(device) end
       end
@@ -290,5 +290,38 @@ Loader.load_state_dict = define("DataLoader:load_state_dict(state: table): Go on
     end
     stand(mine, epoch, batch)
   end)
+
+-- ====}
+
+-- {==== batches that are there ====
+
+-- The values of a batch that is a list of one.
+local function only(samples) return unpack(samples[1], 1, samples[1].n) end
+
+data.batches = define("gb.data.batches(list: list) -> loader: A list of batches, { x, y } each or a tensor alone, as a \z
+  DataLoader that gives them as they are, in their order. Errors: a batch that is no list and no tensor. Example: for \z
+  x, y in gb.data.batches({ { gb.rand(8, 4), gb.zeros(8) } }):iter() do print(x.shape, y.shape) end", "strict",
+  function(list)
+    for i = 1, #list do
+      local batch = list[i]
+      if type(batch) ~= "table" and not gb.is_tensor(batch) then
+        fail(format("batches: batch %d of the list is a %s; a batch is { x, y }, or a tensor", i,
+          native.type_name(batch)))
+      end
+      list[i] = type(batch) == "table" and native.copy(batch) or { batch }
+    end
+    local rows = setmetatable({ get = function(_, i) return unpack(list[i]) end },
+      { __len = function() return #list end })
+    return data.DataLoader(rows, { collate = only })
+  end)
+
+data.first_batches = define("gb.data.first_batches(loader: loader, n: count; device?: device) -> loader: The first n \z
+  batches that a DataLoader gives now, kept, as a DataLoader of its own: the same ones in each epoch, to try a model \z
+  with. Example: local few = gb.data.first_batches(gb.data.DataLoader(gb.data.TensorDataset(gb.rand(8, 4)), { \z
+  batch_size = 4 }), 1) print(#few)", "strict", function(loader, n, options)
+  local list, next_batch = {}, loader:iter(options.device)
+  for i = 1, min(n, #loader) do list[i] = pack(next_batch()) end
+  return data.batches(list)
+end)
 
 -- ====}

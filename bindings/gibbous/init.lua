@@ -63,12 +63,12 @@ for _, name in ipairs {
   "nn/recurrent", "nn/transformer", "nn/utils", "nn/weights",
   "nn/parallel",
   "amp", "numerics", "linalg", "functions",
-  "optim", "lbfgs", "schedules", "average",
+  "optim", "lbfgs", "schedules", "named", "average",
   "cuda",
   "datasets", "samplers", "data", "lines", "tables", "transforms",
   "io",
   "args", "progress", "logger", "plot",
-  "early_stopping", "checkpoints", "metrics", "trainer", "trainer_report", "trainer_search", "trainer_options",
+  "early_stopping", "checkpoints", "metrics", "evaluate", "trainer", "trainer_report", "trainer_search", "trainer_options",
   "test", "seal",
 } do
   run(name)

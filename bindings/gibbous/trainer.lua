@@ -1,6 +1,7 @@
 -- trainer.lua - gb.Trainer: the loop around training, for those who do not want to write it. It does nothing that a
--- loop written by hand cannot do with the same parts: DataLoader, autocast, GradScaler, schedules, gb.optim.Average,
--- gb.EarlyStopping, gb.Checkpoints, gb.Metrics, gb.progress. tests/lua/test_trainer.lua compares the two bit by bit.
+-- loop written by hand cannot do with the same parts: DataLoader, autocast, GradScaler, optimizers and schedules (by
+-- name too), gb.optim.Average, gb.EarlyStopping, gb.Checkpoints, gb.Metrics, gb.evaluate, gb.progress.
+-- tests/lua/test_trainer.lua compares the two bit by bit.
 --
 -- Inside a step: gradients are forgotten; for each micro-batch forward and scaled backward; unscale; clip; the
 -- optimizer, unless a gradient is not finite; the scaler; then, if the step was not skipped, schedule and average; log,
@@ -11,11 +12,12 @@
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
 local define, private, copy = native.define, native.private, native.copy
-local format, concat, sort = string.format, table.concat, table.sort
-local pack, unpack, math_type, huge = table.pack, table.unpack, math.type, math.huge
+local format = string.format
+local pack, math_type, huge = table.pack, math.type, math.huge
 local min, max, floor, ceil = math.min, math.max, math.floor, math.ceil
-local amp, is_tensor, clock = gb.amp, gb.is_tensor, native.clock
-local autocast, Module, utils = amp.autocast, gb.nn.Module, gb.nn.utils
+local is_tensor, clock, utils = gb.is_tensor, native.clock, gb.nn.utils
+local loader_of, limited, to_next_epoch = native.loader_of, native.limited, native.to_next_epoch
+local loss_of, rows_of, count_of = native.loss_of, native.rows_of, native.count_of
 
 -- What is private of a trainer: its options, the objects made of them, and where the run stands: epoch (epochs that are
 -- over), batch and inner (batches and steps of the epoch under way), step (steps that were attempted), skipped, sums
@@ -43,75 +45,6 @@ end
 
 local function is_count(value) return math_type(value) == "integer" and value >= 0 end
 
--- {==== loaders ====
-
--- A list of batches as a loader: { x, y } each, or the same for many epochs.
-local List = {}
-List.__index = List
-function List:iter(device, options)
-  if not (options and options.resume) then self.batch = 0 end
-  return function()
-    local batch = self.list[self.batch + 1]
-    if not batch then
-      self.batch = 0
-      return nil
-    end
-    self.batch = self.batch + 1
-    local values = pack(unpack(batch))
-    for i = 1, values.n do values[i] = is_tensor(values[i]) and device and values[i]:to(device) or values[i] end
-    return unpack(values, 1, values.n)
-  end
-end
-function List:state_dict() return { batch = self.batch } end
-function List:load_state_dict(state)
-  if not is_count(state.batch) or state.batch > #self.list then fail("Trainer: the state is of another list") end
-  self.batch = state.batch
-end
-
--- A DataLoader as it is, a list of batches as one. who: the method that was called.
-local function loader_of(given, who)
-  if private(given, "loader") then return given end
-  local list = type(given) == "table" and copy(given) or {}
-  if #list == 0 then
-    fail(format("Trainer: %s takes a DataLoader, or a list of batches { { x, y }, ... }", who))
-  end
-  for i, batch in ipairs(list) do
-    if type(batch) ~= "table" and not is_tensor(batch) then
-      fail(format("Trainer: %s: batch %d of the list is a %s", who, i, type(batch)))
-    end
-    list[i] = type(batch) == "table" and copy(batch) or { batch }
-  end
-  return setmetatable({ list = list, batch = 0 }, List)
-end
-trainer.loader_of = loader_of
-
-local function batches_in(loader) return getmetatable(loader) == List and #loader.list or #loader end
-
--- How many batches of a loader are used.
-local function limited(mine, loader, part)
-  local limit, n = mine.limit[part], batches_in(loader)
-  if limit == nil then return n end
-  return min(n, math_type(limit) == "float" and ceil(limit * n) or limit)
-end
-
--- After n batches of source the loader stands at the beginning of the next epoch, as one that is read to its end does.
-local function to_next_epoch(loader, source, n)
-  if n == batches_in(loader) and source() == nil then return end
-  local state = loader:state_dict()
-  state.epoch, state.batch = (state.epoch or 0) + 1, 0
-  loader:load_state_dict(state)
-end
-
--- The first n batches, which are then the only ones.
-local function first_batches(mine, loader, n)
-  local list = {}
-  local next_batch = loader:iter(mine.device)
-  for i = 1, min(n, batches_in(loader)) do list[i] = pack(next_batch()) end
-  return setmetatable({ list = list, batch = 0 }, List)
-end
-
--- ====}
-
 -- {==== one step ====
 
 -- Tell the callbacks of an event. One that returns false in a step ends the run after it.
@@ -124,51 +57,6 @@ local function tell(mine, event, values)
   end
 end
 trainer.tell = tell
-
--- The loss of a batch, the output and its target. A batch is what the loader gave: inputs first, then the target.
-local function forward(mine, batch)
-  local loss, output, target
-  if mine.compute then
-    loss, output, target = mine.compute(mine.model, unpack(batch, 1, batch.n))
-  else
-    output, target = mine.model(batch[1]), batch[2]
-    if mine.loss then loss = mine.loss(output, unpack(batch, 2, batch.n)) else loss = output end
-  end
-  if not is_tensor(loss) or loss:numel() ~= 1 then
-    fail(format("Trainer: the loss must be a tensor of one element, got %s", is_tensor(loss) and
-      "the shape (" .. concat(loss.shape, ", ") .. ")" or "a " .. type(loss)))
-  end
-  return loss, output, target
-end
-
-local function scoped_forward(mine, batch) return autocast(mine.precision, forward, mine, batch) end
-trainer.forward = scoped_forward
-
--- How many samples a batch holds.
-local function rows_of(batch)
-  local x = batch[1]
-  return is_tensor(x) and x.ndim > 0 and x:size(1) or 1
-end
-trainer.rows_of = rows_of
-
--- How many elements the loss of a batch is the mean of: labels that are not ignored, else rows. On a device a tensor,
--- so that nothing waits for it.
-local function count_of(mine, batch)
-  if mine.count then
-    local count = mine.count(unpack(batch, 1, batch.n))
-    if is_tensor(count) and count:numel() == 1 or type(count) == "number" and count >= 0 and count < huge then
-      return count
-    end
-    fail(format("Trainer: 'count' must give a number from 0, it gave %s", tostring(count)))
-  end
-  local target = batch[batch.n]
-  if batch.n > 1 and is_tensor(target) and not target:is_floating_point() and target.dtype ~= "bool" then
-    local count = target:ne(mine.ignore_index):sum()
-    return target.device == "cpu" and count:item() or count
-  end
-  return rows_of(batch)
-end
-trainer.count_of = count_of
 
 -- The part that micro-batch k has in the loss of the whole step: the mean is over the elements of all of them.
 local function share_of(loss, counts, k, total)
@@ -190,7 +78,7 @@ local function accumulate(mine, group)
   for k, batch in ipairs(group) do
     batch.seed, batch.offset = native.get_rng()
     tell(mine, "batch", batch)
-    local loss, output, target = scoped_forward(mine, batch)
+    local loss, output, target = loss_of(mine, batch)
     if mine.tally and is_tensor(output) and is_tensor(target) then mine.tally:update(output, target) end
     loss = share_of(loss, counts, k, total)
     mine.scaler:scale(loss):backward()
@@ -246,77 +134,7 @@ trainer.train_step = train_step
 
 -- ====}
 
--- {==== validation and prediction ====
-
--- Run fn with every module in evaluation, without gradients, in the average's weights if there are some.
-local function evaluating(mine, fn)
-  local modes = {}
-  for _, module in ipairs(Module.modules(mine.model)) do modes[#modes + 1] = { module, module.training } end
-  local _ <close> = setmetatable({}, { __close = function()
-    for _, pair in ipairs(modes) do pair[1].training = pair[2] end
-  end })
-  Module.eval(mine.model)
-  local average = mine.average
-  if average and average.n_averaged > 0 and not mine.averaged then return average:apply(gb.no_grad, fn) end
-  return gb.no_grad(fn)
-end
-
--- The measures over at most n batches, by names that begin with val_.
-local function evaluate(mine, loader, n)
-  local sum, total, values = 0.0, 0, {}
-  local bar = mine.progress and gb.progress(n, "validate") or nil
-  if mine.metrics then mine.metrics:reset() end
-  local source = loader:iter(mine.device)
-  for _ = 1, n do
-    local batch = pack(source())
-    if batch[1] == nil then break end
-    local loss, output, target = scoped_forward(mine, batch)
-    local count = count_of(mine, batch)
-    if item(count) > 0 then sum, total = sum + loss:detach():double() * count, total + count end
-    if mine.metrics and is_tensor(output) and is_tensor(target) then mine.metrics:update(output, target) end
-    if bar then bar:update(1) end
-  end
-  to_next_epoch(loader, source, n)
-  total = item(total)
-  values.val_loss = total > 0 and item(sum) / total or 0 / 0
-  for name, value in next, mine.metrics and mine.metrics:compute() or {} do values["val_" .. name] = value end
-  if bar then
-    bar:update(0, { loss = values.val_loss })
-    bar:close(trainer.text_of(values))
-  else native.event("validate", n, n, values.val_loss) end
-  return values
-end
-
--- Values by name as one line.
-function trainer.text_of(values)
-  local names, parts = {}, {}
-  for name in next, values do names[#names + 1] = name end
-  sort(names)
-  for i, name in ipairs(names) do parts[i] = format("%s %.4g", name, values[name]) end
-  return concat(parts, "  ")
-end
-
-local function validated(mine, loader, n)
-  return evaluating(mine, function() return evaluate(mine, loader, n) end)
-end
-
--- ====}
-
 -- {==== what a checkpoint holds ====
-
--- The model as a part, whose weights are the average's: what others read from the file. The live weights stand beside.
-local function averaged_part(mine)
-  return {
-    state_dict = function()
-      local state = Module.state_dict(mine.model)
-      for name, value in next, mine.average:state_dict().averages do
-        if state[name] then state[name] = value:to(state[name].dtype) end
-      end
-      return state
-    end,
-    load_state_dict = function() end,
-  }
-end
 
 local counters = { "epoch", "batch", "inner", "step", "skipped" }
 
@@ -369,7 +187,7 @@ end
 local function parts_of(mine)
   local parts = { model = mine.model, optimizer = mine.optimizer, scaler = mine.scaler, schedule = mine.schedule,
     loader = mine.train, validation = mine.validation, trainer = progress_part(mine) }
-  if mine.average then parts.model, parts.live, parts.average = averaged_part(mine), mine.model, mine.average end
+  if mine.average then parts.model, parts.live, parts.average = mine.average:as_model(), mine.model, mine.average end
   return parts
 end
 trainer.parts_of = parts_of
@@ -454,7 +272,7 @@ local function check(mine)
 end
 
 local function validate_now(mine)
-  local values = validated(mine, mine.validation, mine.validation_batches)
+  local values = native.evaluate(mine, mine.validation, mine.validation_batches)
   for name, value in next, values do mine.values[name] = value end
   mine.validated, mine.validated_at = clock(), mine.step
   log_values(mine, values)
@@ -551,7 +369,7 @@ local function take(mine, source, n)
 end
 
 local function run_epoch(mine)
-  local n = limited(mine, mine.train, "train")
+  local n = limited(mine.limit.train, mine.train)
   if n == 0 then fail("Trainer: fit: the loader has no batches") end
   mine.epoch_steps = ceil(n / mine.accumulate)
   mine.most_steps = trainer.total_steps(mine, n)
@@ -567,7 +385,7 @@ local function run_epoch(mine)
     trainer.watch_step(mine, group, function() train_step(mine, group) end)
     after_step(mine, group, last)
   until last or mine.reason
-  if mine.bar then mine.bar:close(trainer.text_of({ loss = mine.values.train_loss or mine.values.loss })) end
+  if mine.bar then mine.bar:close(native.text_of({ loss = mine.values.train_loss or mine.values.loss })) end
   mine.bar = nil
 end
 
@@ -589,7 +407,7 @@ end
 local function sanity_check(mine)
   local n = min(mine.sanity, mine.validation_batches)
   if n == 0 then return end
-  trainer.untouched(mine, mine.validation, function() validated(mine, mine.validation, n) end)
+  trainer.untouched(mine, mine.validation, function() native.evaluate(mine, mine.validation, n) end)
 end
 
 -- Whether checkpoints can be written is better known before the run has worked for hours.
@@ -602,17 +420,20 @@ end
 -- Loaders, limits, schedule and state, before the first step.
 local function prepare(mine, train, validation)
   local n = mine.fast_dev_run and (mine.fast_dev_run == true and 1 or mine.fast_dev_run) or mine.overfit
-  mine.train = loader_of(train, "fit")
-  mine.validation = validation ~= nil and loader_of(validation, "fit") or nil
+  mine.train = loader_of(train, "Trainer: fit")
+  mine.validation = validation ~= nil and loader_of(validation, "Trainer: fit") or nil
   if n then
-    mine.train = first_batches(mine, mine.train, n)
-    if mine.overfit then mine.validation = setmetatable({ list = mine.train.list, batch = 0 }, List) end
-    if mine.validation and not mine.overfit then mine.validation = first_batches(mine, mine.validation, n) end
+    local function first(loader) return gb.data.first_batches(loader, n, { device = mine.device }) end
+    mine.train = first(mine.train)
+    if mine.overfit then mine.validation = first(mine.train)
+    elseif mine.validation then mine.validation = first(mine.validation) end
   end
-  mine.validation_batches = mine.validation and limited(mine, mine.validation, "validate")
+  mine.validation_batches = mine.validation and limited(mine.limit.validate, mine.validation)
   if mine.validation_batches == 0 then mine.validation = nil end
   if not mine.schedule then
-    mine.schedule = trainer.make_schedule(mine, mine.schedule_spec, limited(mine, mine.train, "train"))
+    local total = trainer.total_steps(mine, limited(mine.limit.train, mine.train))
+    mine.schedule = mine.schedule_spec ~= nil and gb.optim.lr.named(mine.schedule_spec, mine.optimizer,
+      { steps = total < huge and total > 0 and total or nil }) or nil
   end
   mine.schedule_every = mine.schedule_every or mine.schedule and
     private(mine.schedule, "schedule").name == "ReduceOnPlateau" and "check" or "step"
@@ -679,8 +500,8 @@ Trainer.validate = define("Trainer:validate(loader: any) -> table: The loss and 
   gb.nn.functional.cross_entropy, progress = false }) print(trainer:validate({ { gb.rand(8, 4), gb.zeros(8, { dtype = \z
   \"int64\" }) } }).val_loss)", "strict", function(self, loader)
   local mine = private(self, "trainer")
-  local source = loader_of(loader, "validate")
-  return validated(mine, source, limited(mine, source, "validate"))
+  local source = loader_of(loader, "Trainer: validate")
+  return native.evaluate(mine, source, limited(mine.limit.validate, source))
 end)
 
 Trainer.predict = define("Trainer:predict(loader: any) -> tensor: What the model gives for the first value of each \z
@@ -688,21 +509,8 @@ Trainer.predict = define("Trainer:predict(loader: any) -> tensor: What the model
   batches. Example: local trainer = gb.Trainer({ model = gb.nn.Linear(4, 2), optimizer = \"SGD\" }) \z
   print(trainer:predict({ { gb.rand(8, 4) } }).shape)", "strict", function(self, loader)
   local mine = private(self, "trainer")
-  local source = loader_of(loader, "predict")
-  local outputs, tensors = {}, true
-  evaluating(mine, function()
-    local next_batch, n = source:iter(mine.device), limited(mine, source, "predict")
-    for i = 1, n do
-      local x = next_batch()
-      if x == nil then break end
-      local output = autocast(mine.precision, mine.model, x)
-      tensors = tensors and is_tensor(output) and output.ndim > 0
-      outputs[i] = is_tensor(output) and output:cpu() or output
-    end
-    to_next_epoch(source, next_batch, n)
-  end)
-  if #outputs == 0 then fail("Trainer: predict: the loader has no batches") end
-  return tensors and gb.cat(outputs) or outputs
+  local source = loader_of(loader, "Trainer: predict")
+  return native.predict(mine, source, limited(mine.limit.predict, source))
 end)
 
 Trainer.stop = define("Trainer:stop(reason: string = \"stop was called\"): End the run after the step that is under \z

@@ -3,9 +3,9 @@
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
 local define, own, private, copy = native.define, native.own, native.private, native.copy
-local format, match, find = string.format, string.match, string.find
+local format, match = string.format, string.match
 local math_type, huge = math.type, math.huge
-local min, max, floor, ceil = math.min, math.max, math.floor, math.ceil
+local min, ceil = math.min, math.ceil
 local amp, is_tensor, Module = gb.amp, gb.is_tensor, gb.nn.Module
 local Checkpoints, EarlyStopping, Metrics = gb.Checkpoints, gb.EarlyStopping, gb.Metrics
 local trainer, Trainer = native.trainer, native.classes.Trainer
@@ -112,45 +112,6 @@ local function checked(given)
   return options
 end
 
-local function without_name(given)
-  local options = copy(given)
-  options[1] = nil
-  return options
-end
-
--- A name of a table of the library, as { "AdamW", ... } has it.
-local function named(what, given, from)
-  local name = rawget(given, 1)
-  if type(name) ~= "string" then
-    fail(format("Trainer: '%s' begins with a name, such as { \"%s\", ... }; got a %s", what, what == "optimizer" and
-      "AdamW" or "Cosine", type(name)))
-  end
-  if type(rawget(from, name)) ~= "function" then
-    fail(format("Trainer: there is no %s '%s'%s", what, name, native.nearest(name, from)))
-  end
-  return rawget(from, name)
-end
-
--- The optimizers that step on gradients that are there, by name.
-local optimizers = {}
-for _, kind in ipairs(native.optimizer_kinds()) do optimizers[kind.name] = gb.optim[kind.name] end
-
--- The optimizer: as given, or by name, with no decay on biases and norms.
-local function make_optimizer(mine, given)
-  if type(given) == "string" then given = { given } end
-  if private(given, "optimizer") then return given end
-  if private(given, "lbfgs") or type(given) == "table" and rawget(given, 1) == "LBFGS" then
-    fail("Trainer: 'optimizer' cannot be LBFGS, whose step runs the model many times by a closure; write the loop \z
-      with LBFGS:step, or take { \"AdamW\", lr = 1e-3 }")
-  end
-  if type(given) ~= "table" then fail("Trainer: 'optimizer' must be an optimizer, or { \"AdamW\", lr = 1e-3 }") end
-  local make, options = named("optimizer", given, optimizers), without_name(given)
-  local decay = options.weight_decay
-  if type(decay) ~= "number" then return make(Module.parameters(mine.model), options) end
-  options.weight_decay = nil
-  return make(gb.optim.groups(mine.model, { weight_decay = decay }), options)
-end
-
 -- How many steps the run has, as far as that is known.
 local function total_steps(mine, batches)
   local per_epoch = ceil(batches / mine.accumulate)
@@ -159,29 +120,6 @@ local function total_steps(mine, batches)
 end
 
 trainer.total_steps = total_steps
-
--- The schedule, which may need to know how many steps there are. A warmup below 1 is a share of them.
-function trainer.make_schedule(mine, given, batches)
-  if given == nil or private(given, "schedule") then return given end
-  if type(given) == "function" then
-    local made = given(mine.optimizer, total_steps(mine, batches))
-    if private(made, "schedule") then return made end
-    fail(format("Trainer: the function 'schedule' must give a schedule of gb.optim.lr, it gave a %s", type(made)))
-  end
-  if type(given) == "string" then given = { given } end
-  if type(given) ~= "table" then fail("Trainer: 'schedule' must be a schedule, or { \"Cosine\", warmup = 100 }") end
-  local make, options, total = named("schedule", given, gb.optim.lr), without_name(given), total_steps(mine, batches)
-  if math_type(options.warmup) == "float" and options.warmup < 1 then
-    if total == huge then fail("Trainer: a share as warmup needs epochs or steps, to know how many steps there are") end
-    options.warmup = floor(options.warmup * total)
-  end
-  local takes_steps = given[1] == "Cosine" or given[1] == "Linear"
-  if takes_steps and options.steps == nil and total < huge then
-    options.steps = max(total - (options.warmup or 0), 1)
-  end
-  if given[1] == "OneCycle" and options.total_steps == nil and total < huge then options.total_steps = total end
-  return make(mine.optimizer, options)
-end
 
 -- The average, and when it begins: EMA at a step, SWA at a share of the epochs with a rate of its own.
 local function make_average(mine, given)
@@ -235,24 +173,6 @@ local function loggers_of(log)
   return list
 end
 
--- Keep only the inputs of the modules whose names match, and run them again in backward.
-local function set_recompute(mine, pattern)
-  local count = 0
-  for name, module in Module.named_modules(mine.model) do
-    if name ~= "" and find(name, "^" .. pattern .. "$") then
-      local forward = module.forward
-      local function run(...) return forward(module, ...) end
-      rawset(native.values_of(module), "forward", function(_, ...)
-        if not gb.is_grad_enabled() then return run(...) end
-        return gb.recompute(run, ...)
-      end)
-      count = count + 1
-    end
-  end
-  if count == 0 then fail(format("Trainer: no module's name matches recompute = '%s'; amp.plan(model) lists them",
-    pattern)) end
-end
-
 -- ====}
 
 -- {==== making one ====
@@ -263,8 +183,8 @@ local function make_parts(mine, options)
   mine.stopping = stop and (private(stop, "early_stopping") and stop or EarlyStopping(stop))
   if type(files) == "string" then files = { files } end
   if files and not private(files, "checkpoints") then
-    local folder, rest = rawget(files, 1) or rawget(files, "folder"), without_name(files)
-    rest.folder = nil
+    local folder, rest = rawget(files, 1) or rawget(files, "folder"), copy(files)
+    rest[1], rest.folder = nil, nil
     if type(folder) ~= "string" then fail("Trainer: 'checkpoint' needs a folder: { \"runs/a\", keep = 2 }") end
     files = Checkpoints(folder, rest)
   end
@@ -313,7 +233,7 @@ gb.Trainer = define("gb.Trainer(options: table) -> trainer: The loop around trai
   mine.precision = amp.precision(mine.precision)
   mine.optimizer_spec, mine.schedule_spec, mine.schedule = mine.optimizer, mine.schedule, nil
   place_model(mine)
-  mine.optimizer = make_optimizer(mine, mine.optimizer_spec)
+  mine.optimizer = gb.optim.named(mine.optimizer_spec, mine.model)
   mine.parameters = {}
   for i, entry in ipairs(private(mine.optimizer, "optimizer").native:params()) do mine.parameters[i] = entry.param end
   -- a static scale of 1 changes no bit, and skips steps whose gradients are not finite
@@ -332,7 +252,7 @@ gb.Trainer = define("gb.Trainer(options: table) -> trainer: The loop around trai
     end
   end
   mine.spikes = trainer.spike_options(mine.spikes)
-  if mine.recompute then set_recompute(mine, mine.recompute) end
+  if mine.recompute then gb.nn.utils.recompute(mine.model, mine.recompute) end
   mine.epoch, mine.batch, mine.inner, mine.step, mine.skipped = 0, 0, 0, 0, 0
   mine.sums, mine.values, mine.window, mine.spikes_found, mine.reports = { loss = 0.0, count = 0 }, {}, {}, {}, 0
   mine.speed, mine.reason, mine.best = {}, nil, nil

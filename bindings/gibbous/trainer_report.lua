@@ -47,7 +47,7 @@ local function audited(mine, batch)
   native.set_rng(batch.seed or seed, batch.offset or offset)
   mine.optimizer:zero_grad() -- those of the step were unscaled
   local ok, report = pcall(amp.audit, mine.model, function()
-    mine.scaler:scale((trainer.forward(mine, batch))):backward()
+    mine.scaler:scale((native.loss_of(mine, batch))):backward()
   end, { print = false })
   mine.optimizer:zero_grad()
   native.set_rng(seed, offset)
@@ -179,7 +179,7 @@ function trainer.watch_step(mine, group, step)
   if mine.summary and mine.step == 0 then gb.summary(mine.model, group[1][1]) end
   if mine.peak_flops and not mine.sample_operations then
     local report = audited(mine, group[1])
-    mine.sample_operations = report and report.operations / trainer.rows_of(group[1]) or 0
+    mine.sample_operations = report and report.operations / native.rows_of(group[1]) or 0
   end
   if mine.profile == mine.step + 1 then return gb.profile(step) end
   return step()

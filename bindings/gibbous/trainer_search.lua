@@ -70,7 +70,7 @@ Trainer.find_lr = define("Trainer:find_lr(loader: any; first: number = 1e-8, las
   if not (options.beta >= 0 and options.beta < 1) then
     fail(format("find_lr: 'beta' must be from 0 to below 1, got %g", options.beta))
   end
-  local loader = trainer.loader_of(given, "find_lr")
+  local loader = native.loader_of(given, "find_lr")
   local curve, mean, best = { lr = {}, loss = {} }, 0.0, huge
   trying(mine, loader, function(trial)
     local next_batch, groups = cycle(mine, loader), private(mine.optimizer, "optimizer").native
@@ -135,7 +135,7 @@ Trainer.find_batch = define("Trainer:find_batch(loader: any; memory?: number, mo
   if not (options.margin >= 0 and options.margin < 1) then
     fail(format("find_batch: 'margin' must be a share from 0 to below 1, got %g", options.margin))
   end
-  local loader = trainer.loader_of(given, "find_batch")
+  local loader = native.loader_of(given, "find_batch")
   local before = gb.memory_stats(mine.device).current_total
   local report, found = {}, nil
   trying(mine, loader, function(trial)

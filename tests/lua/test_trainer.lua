@@ -761,6 +761,85 @@ end)
 
 -- ====}
 
+-- {==== parts for a loop written by hand ====
+
+describe("the parts of a Trainer", function()
+  it("measure and predict as the Trainer does", function()
+    local model, opt = world("cnn", "bf16-mixed")
+    local loader = data.DataLoader(kinds.cnn.data(), { batch_size = 4 })
+    local average = optim.EMA(model)
+    average:update_parameters()
+    local trainer = gb.Trainer { model = model, optimizer = opt, loss = F.cross_entropy, precision = "bf16-mixed",
+      device = "cpu", progress = false, metrics = { "accuracy", "f1" }, average = average }
+    local options = { loss = F.cross_entropy, precision = "bf16-mixed", metrics = { "accuracy", "f1" },
+      average = average }
+    local a, b = trainer:validate(loader), gb.evaluate(model, loader, options)
+    for _, name in ipairs { "val_loss", "val_accuracy", "val_f1" } do expect(b[name]):to_be(a[name]) end
+    expect(model.training):to_be(true)
+    options.loss, options.metrics = nil, nil
+    expect(gb.predict(model, loader, options)):to_equal_bits(trainer:predict(loader))
+    expect(gb.predict(model, loader, { precision = "bf16-mixed", batches = 1 }):size(1)):to_be(4)
+    expect(function() gb.evaluate(model, {}) end):to_fail("evaluate takes a DataLoader, or a list of batches")
+    expect(function() gb.evaluate(model, loader) end):to_fail("evaluate: the loss must be a tensor of one element")
+    expect(function() gb.evaluate(model, loader, { loss = print, compute = print }) end):to_fail("not both")
+    expect(function() gb.predict(model, gb.data.first_batches(loader, 0)) end):to_fail("no batches")
+  end)
+  it("read lists of batches, and the first ones of a loader, as a loader", function()
+    local list = { { gb.ones(2, 3), gb.zeros(2) }, gb.ones(1, 3) }
+    local loader = data.batches(list)
+    expect(#loader):to_be(2)
+    local seen = {}
+    for x, y in loader:iter() do seen[#seen + 1] = { x, y } end
+    expect(rawequal(seen[1][1], list[1][1]) or seen[1][1]:eq(list[1][1]):all():item()):to_be(true)
+    expect(seen[2][2]):to_be(nil)
+    local state = loader:state_dict()
+    expect(state.epoch):to_be(1)
+    expect(function() data.batches({ 3 }) end):to_fail("batch 1 of the list is a number")
+    local shuffled = data.DataLoader(data.TensorDataset(gb.arange(12)), { batch_size = 4, shuffle = true })
+    local few = data.first_batches(shuffled, 2)
+    local a, b = {}, {}
+    for x in few:iter() do a[#a + 1] = x end
+    for x in few:iter() do b[#b + 1] = x end
+    expect(#a):to_be(2)
+    expect(a[2]):to_equal_bits(b[2])
+    expect(#data.first_batches(shuffled, 9)):to_be(3)
+  end)
+  it("make optimizers and schedules by name", function()
+    local model = Net()
+    local opt = optim.named({ "AdamW", lr = 0.5, weight_decay = 0.25 }, model)
+    expect(opt.param_groups[2].weight_decay):to_be(0.0)
+    expect(optim.named(opt, model)):to_be(opt)
+    local schedule = optim.lr.named({ "Linear", warmup = 0.5 }, opt, { steps = 4 })
+    expect(optim.lr.named(schedule, opt)):to_be(schedule)
+    for _ = 1, 4 do
+      opt:step()
+      schedule:step()
+    end
+    expect(opt.param_groups[1].lr):to_be(0.0)
+    expect(function() optim.named("SDG", model) end):to_fail("there is no optimizer 'SDG'; did you mean 'SGD'?")
+    expect(function() optim.lr.named("named", opt) end):to_fail("there is no schedule 'named'")
+    expect(function() optim.lr.named({ "Linear", warmup = 0.5 }, opt) end):to_fail("a share as warmup needs")
+    expect(function() optim.lr.named(function() end, opt) end):to_fail("it gave a nil")
+  end)
+  it("save an average for the weights", function()
+    with_folder(function(path)
+      local model = nn.Linear(2, 2)
+      local average = optim.EMA(model, { decay = 0.5 })
+      average:update_parameters()
+      gb.no_grad(function() model.weight:zero_() end)
+      average:update_parameters()
+      gb.io.save_checkpoint(path, { model = average:as_model(), live = model })
+      local other = nn.Linear(2, 2)
+      gb.io.load_checkpoint(path, { model = other })
+      expect(other.weight:detach()):to_equal_bits(average:state_dict().averages.weight)
+      gb.io.load_checkpoint(path, { live = other })
+      expect(other.weight:detach()):to_equal_bits(gb.zeros(2, 2))
+    end)
+  end)
+end)
+
+-- ====}
+
 -- {==== what ends a run, and what it tells ====
 
 describe("fit", function()
@@ -869,7 +948,7 @@ describe("fit", function()
       return model:parameters()
     end
     same_tensors(run("[0-2]"), run(nil))
-    expect(function() run("nothing") end):to_fail("no module's name matches recompute")
+    expect(function() run("nothing") end):to_fail("recompute: no module's name matches 'nothing'")
   end)
   it("measures throughput and the share of a device's operations", function()
     local _, trainer = linear_world { epochs = 2, peak_flops = 1e12 }

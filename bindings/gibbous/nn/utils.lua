@@ -99,3 +99,26 @@ utils.clip_grads_with_norm_ = define("gb.nn.utils.clip_grads_with_norm_(paramete
     end
   end)
 end)
+
+utils.recompute = define("gb.nn.utils.recompute(model: module, pattern: string) -> count: Keep only the inputs of the \z
+  modules whose names match a pattern of Lua, and run them again in backward, as gb.recompute does. Returns how many \z
+  there are. Errors: a pattern that no name matches. Example: local model = \z
+  gb.nn.Sequential(gb.nn.Linear(4, 4), gb.nn.GELU()) print(gb.nn.utils.recompute(model, \"[01]\"))", "strict",
+  function(model, pattern)
+    local count = 0
+    for name, module in gb.nn.Module.named_modules(model) do
+      if name ~= "" and string.find(name, "^" .. pattern .. "$") then
+        local forward = module.forward
+        local function run(...) return forward(module, ...) end
+        rawset(native.values_of(module), "forward", function(_, ...)
+          if not gb.is_grad_enabled() then return run(...) end
+          return gb.recompute(run, ...)
+        end)
+        count = count + 1
+      end
+    end
+    if count == 0 then
+      fail(format("recompute: no module's name matches '%s'; amp.plan(model) lists them", pattern))
+    end
+    return count
+  end)

@@ -1,0 +1,204 @@
+-- evaluate.lua - what a model makes of batches without training: gb.evaluate and gb.predict, for a loop written by hand
+-- and for the Trainer; and what both need of one batch: its loss, and how many elements that is the mean of.
+--
+-- A run, here, is a table with model, loss or compute, precision, and where they are wanted device, average, metrics,
+-- count, ignore_index and progress.
+
+local gb, native = ...
+local fail = native.fail -- raises with the recipe's line
+local define, private = native.define, native.private
+local format, concat, sort = string.format, table.concat, table.sort
+local pack, unpack, math_type, huge = table.pack, table.unpack, math.type, math.huge
+local min, ceil = math.min, math.ceil
+local amp, is_tensor = gb.amp, gb.is_tensor
+local autocast, Module = amp.autocast, gb.nn.Module
+local IGNORED = -100 -- cross_entropy's own
+
+-- {==== one batch ====
+
+-- The loss of a batch, the output and its target. A batch is what the loader gave: inputs first, then the target.
+local function forward(run, batch)
+  local loss, output, target
+  if run.compute then
+    loss, output, target = run.compute(run.model, unpack(batch, 1, batch.n))
+  else
+    output, target = run.model(batch[1]), batch[2]
+    if run.loss then loss = run.loss(output, unpack(batch, 2, batch.n)) else loss = output end
+  end
+  if not is_tensor(loss) or loss:numel() ~= 1 then
+    fail(format("%s: the loss must be a tensor of one element, got %s", run.who or "Trainer", is_tensor(loss) and
+      "the shape (" .. concat(loss.shape, ", ") .. ")" or "a " .. type(loss)))
+  end
+  return loss, output, target
+end
+
+-- The same in the run's precision.
+function native.loss_of(run, batch) return autocast(run.precision, forward, run, batch) end
+local loss_of = native.loss_of
+
+-- How many samples a batch holds.
+function native.rows_of(batch)
+  local x = batch[1]
+  return is_tensor(x) and x.ndim > 0 and x:size(1) or 1
+end
+
+-- How many elements the loss of a batch is the mean of: labels that are not ignored, else rows. On a device a tensor,
+-- so that nothing waits for it.
+function native.count_of(run, batch)
+  if run.count then
+    local count = run.count(unpack(batch, 1, batch.n))
+    if is_tensor(count) and count:numel() == 1 or type(count) == "number" and count >= 0 and count < huge then
+      return count
+    end
+    fail(format("Trainer: 'count' must give a number from 0, it gave %s", tostring(count)))
+  end
+  local target = batch[batch.n]
+  if batch.n > 1 and is_tensor(target) and not target:is_floating_point() and target.dtype ~= "bool" then
+    local count = target:ne(run.ignore_index or IGNORED):sum()
+    return target.device == "cpu" and count:item() or count
+  end
+  return native.rows_of(batch)
+end
+local count_of = native.count_of
+
+-- ====}
+
+-- {==== loaders ====
+
+-- A DataLoader as it is, a list of batches as one. who: what was called.
+function native.loader_of(given, who)
+  if private(given, "loader") then return given end
+  if type(given) == "table" and #native.copy(given) > 0 then return gb.data.batches(given) end
+  fail(format("%s takes a DataLoader, or a list of batches { { x, y }, ... }", who))
+end
+
+-- How many batches of a loader are used: all, so many, or that share.
+function native.limited(limit, loader)
+  local n = #loader
+  if limit == nil then return n end
+  return min(n, math_type(limit) == "float" and ceil(limit * n) or limit)
+end
+
+-- After n batches of source the loader stands at the beginning of the next epoch, as one that is read to its end does.
+function native.to_next_epoch(loader, source, n)
+  if n == #loader and source() == nil then return end
+  local state = loader:state_dict()
+  state.epoch, state.batch = state.epoch + 1, 0
+  loader:load_state_dict(state)
+end
+
+-- ====}
+
+-- Values by name as one line.
+function native.text_of(values)
+  local names, parts = {}, {}
+  for name in next, values do names[#names + 1] = name end
+  sort(names)
+  for i, name in ipairs(names) do parts[i] = format("%s %.4g", name, values[name]) end
+  return concat(parts, "  ")
+end
+
+local function item(value) return is_tensor(value) and value:item() or value end
+
+-- Run fn with every module in evaluation, without gradients, in the average's weights if there are some.
+local function evaluating(run, fn, ...)
+  local modes = {}
+  for _, module in ipairs(Module.modules(run.model)) do modes[#modes + 1] = { module, module.training } end
+  local _ <close> = setmetatable({}, { __close = function()
+    for _, pair in ipairs(modes) do pair[1].training = pair[2] end
+  end })
+  Module.eval(run.model)
+  local average = run.average
+  if average and average.n_averaged > 0 and not run.averaged then
+    return average:apply(gb.no_grad, fn, ...)
+  end
+  return gb.no_grad(fn, ...)
+end
+
+-- {==== measures ====
+
+-- The measures over at most n batches, by names that begin with val_.
+local function measure(run, loader, n)
+  local sum, total, values = 0.0, 0, {}
+  local bar = run.progress and gb.progress(n, "validate") or nil
+  if run.metrics then run.metrics:reset() end
+  local source = loader:iter(run.device)
+  for _ = 1, n do
+    local batch = pack(source())
+    if batch[1] == nil then break end
+    local loss, output, target = loss_of(run, batch)
+    local count = count_of(run, batch)
+    if item(count) > 0 then sum, total = sum + loss:detach():double() * count, total + count end
+    if run.metrics and is_tensor(output) and is_tensor(target) then run.metrics:update(output, target) end
+    if bar then bar:update(1) end
+  end
+  native.to_next_epoch(loader, source, n)
+  total = item(total)
+  values.val_loss = total > 0 and item(sum) / total or 0 / 0
+  for name, value in next, run.metrics and run.metrics:compute() or {} do values["val_" .. name] = value end
+  if bar then
+    bar:update(0, { loss = values.val_loss })
+    bar:close(native.text_of(values))
+  else native.event("validate", n, n, values.val_loss) end
+  return values
+end
+
+-- The same of a run in evaluation mode.
+function native.evaluate(run, loader, n) return evaluating(run, measure, run, loader, n) end
+
+-- ====}
+
+-- {==== outputs ====
+
+local function outputs_of(run, loader, n)
+  local outputs, tensors = {}, true
+  local source = loader:iter(run.device)
+  for i = 1, n do
+    local x = source()
+    if x == nil then break end
+    local output = autocast(run.precision, run.model, x)
+    tensors = tensors and is_tensor(output) and output.ndim > 0
+    outputs[i] = is_tensor(output) and output:cpu() or output
+  end
+  native.to_next_epoch(loader, source, n)
+  if #outputs == 0 then fail(format("%s: the loader has no batches", run.who or "Trainer: predict")) end
+  return tensors and gb.cat(outputs) or outputs
+end
+
+-- What a run's model gives for the first values of n batches.
+function native.predict(run, loader, n) return evaluating(run, outputs_of, run, loader, n) end
+
+-- ====}
+
+-- A run of what a recipe gave by hand.
+local function run_of(who, model, options)
+  local metrics = options.metrics
+  if options.loss ~= nil and options.compute ~= nil then fail(format("%s: give loss or compute, not both", who)) end
+  local first = Module.parameters(model)[1]
+  options.model, options.who, options.precision = model, who, amp.precision(options.precision)
+  options.metrics = metrics and (private(metrics, "metrics") and metrics or gb.Metrics(metrics))
+  options.device = options.device or first and first.device or "cpu"
+  return options
+end
+
+gb.evaluate = define("gb.evaluate(model: module, loader: any; loss?: function|module, compute?: function, metrics?: \z
+  any, precision: any = \"32-true\", device?: device, average?: average, batches?: count, ignore_index: int = -100, \z
+  progress: bool = false) -> table: The loss and the measures over a DataLoader, or a list of batches, in evaluation \z
+  mode, without gradients, and with an average's weights if it is given: val_loss, and each of metrics (gb.Metrics, or \z
+  what it takes) with val_ before its name. They are exact for batches of any sizes. loss is a function of output and \z
+  target; compute(model, x, ...) gives loss, output and target. batches: so many at most. Errors: a loss that is no \z
+  single number. Example: local model = gb.nn.Linear(4, 2) print(gb.evaluate(model, { { gb.rand(8, 4), gb.zeros(8, { \z
+  dtype = \"int64\" }) } }, { loss = gb.nn.functional.cross_entropy, metrics = { \"accuracy\" } }).val_loss)", "strict",
+  function(model, given, options)
+    local loader = native.loader_of(given, "evaluate")
+    return native.evaluate(run_of("evaluate", model, options), loader, native.limited(options.batches, loader))
+  end)
+
+gb.predict = define("gb.predict(model: module, loader: any; precision: any = \"32-true\", device?: device, average?: \z
+  average, batches?: count) -> any: What the model gives for the first value of each batch, in evaluation mode, on the \z
+  CPU: one tensor of all rows, or a list where the model gives no tensor. Errors: a loader without batches. Example: \z
+  print(gb.predict(gb.nn.Linear(4, 2), { { gb.rand(8, 4) } }).shape)", "strict",
+  function(model, given, options)
+    local loader = native.loader_of(given, "predict")
+    return native.predict(run_of("predict", model, options), loader, native.limited(options.batches, loader))
+  end)
