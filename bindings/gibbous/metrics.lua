@@ -77,7 +77,8 @@ end
 
 -- {==== measures ====
 -- A row has its options with their defaults (nil is spelled false), begin() -> state, which is plain numbers and lists,
--- add(state, options, output, target), and value(state, options) -> number, and perhaps a second one by its suffix.
+-- add(state, options, output, target), merge(state, other) where that is no sum, and value(state, options) -> number, and
+-- perhaps a second one by its suffix.
 
 local labelled = { dim = false, ignore_index = -100, threshold = 0 }
 
@@ -193,17 +194,25 @@ measures.mse = error_measure(function(d) return d:square() end, same)
 measures.rmse = error_measure(function(d) return d:square() end, sqrt)
 
 -- The moments of two parts together (Chan, Golub, LeVeque 1979).
+local function add_moments(state, other)
+  local n, all = other.count, state.count + other.count
+  if n == 0 then return end
+  local delta = other.mean - state.mean
+  state.square = state.square + other.square + delta * delta * state.count * n / all
+  state.mean, state.count = state.mean + delta * (n / all), all
+  state.error = state.error + other.error
+end
+
 measures.r2 = { options = {}, begin = function() return { count = 0, mean = 0.0, square = 0.0, error = 0.0 } end,
   add = function(state, _, output, target)
     local d, t = differences(output, target)
     local n = t:numel()
     if n == 0 then return end
     local mean = t:mean():item()
-    local delta, all = mean - state.mean, state.count + n
-    state.square = state.square + (t - mean):square():sum():item() + delta * delta * state.count * n / all
-    state.mean, state.count = state.mean + delta * n / all, all
-    state.error = state.error + d:square():sum():item()
+    add_moments(state, { count = n, mean = mean, square = (t - mean):square():sum():item(),
+      error = d:square():sum():item() })
   end,
+  merge = add_moments,
   value = function(state) return state.square == 0 and NAN or 1 - state.error / state.square end }
 
 -- The score of class 1 alone.
@@ -337,6 +346,49 @@ Metrics.update = define("Metrics:update(output: tensor, target: tensor): One mor
   end)
 end)
 
+-- Is it a state of the form of a fresh one?
+local function is_like(fresh, state)
+  for key, value in next, fresh do
+    if type(state) ~= "table" or type(state[key]) ~= type(value) then return false end
+  end
+  return true
+end
+
+-- Refuse what is no state of these measures.
+local function check_like(mine, state, who)
+  for _, name in ipairs(mine.names) do
+    if not is_like(mine.rows[name].measure.begin(), state[name]) then
+      fail(format("Metrics: %s: the state has no '%s', or one of another form", who, name))
+    end
+  end
+end
+
+-- What two states count together: numbers are added, lists of numbers each by each, lists of tensors one after another.
+local function add_counts(state, other)
+  for key, value in next, other do
+    if type(value) == "table" then
+      local list = state[key]
+      for i = 1, #value do
+        if is_tensor(value[i]) then list[#list + 1] = value[i] else list[i] = (list[i] or 0) + value[i] end
+      end
+    elseif type(value) == "boolean" then state[key] = state[key] or value
+    else state[key] = state[key] + value end
+  end
+end
+
+Metrics.merge = define("Metrics:merge(state: tree): Add what metrics of the same measures have seen elsewhere, as their \z
+  state_dict() tells it: the measures are then those of all batches together. Merged one after another, states of one \z
+  batch each give the bits of metrics that saw all of them in that order. Errors: a state of other measures. Example: \z
+  local a, b = gb.Metrics({ \"mae\" }), gb.Metrics({ \"mae\" }) a:merge(b:state_dict())", "strict", function(self, state)
+  local mine = private(self, "metrics")
+  check_like(mine, state, "merge")
+  for _, name in ipairs(mine.names) do
+    local row = mine.rows[name]
+    local merge = row.measure.merge or add_counts
+    merge(row.state, state[name])
+  end
+end)
+
 Metrics.compute = define("Metrics:compute() -> table: The measures by name, of all batches since the last reset; NaN \z
   where nothing was measured. Example: local metrics = gb.Metrics({ \"mae\" }) metrics:update(gb.rand(4), gb.rand(4)) \z
   print(metrics:compute().mae)", "strict", function(self)
@@ -364,23 +416,11 @@ Metrics.state_dict = define("Metrics:state_dict() -> table: What was summed so f
   return state
 end)
 
--- Is b a state of the form of a fresh one?
-local function is_like(fresh, state)
-  for key, value in next, fresh do
-    if type(state) ~= "table" or type(state[key]) ~= type(value) then return false end
-  end
-  return true
-end
-
 Metrics.load_state_dict = define("Metrics:load_state_dict(state: tree): Go on from what state_dict gave. Errors: a \z
   state of other measures. Example: local metrics = gb.Metrics({ \"mae\" }) \z
   metrics:load_state_dict(metrics:state_dict())", "strict", function(self, state)
   local mine = private(self, "metrics")
-  for _, name in ipairs(mine.names) do
-    if not is_like(mine.rows[name].measure.begin(), state[name]) then
-      fail(format("Metrics: load_state_dict: the state has no '%s', or one of another form", name))
-    end
-  end
+  check_like(mine, state, "load_state_dict")
   for _, name in ipairs(mine.names) do mine.rows[name].state = state[name] end
 end)
 

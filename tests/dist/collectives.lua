@@ -101,6 +101,39 @@ describe("dist", function()
     dist.barrier()
   end)
 
+  it("sends values of Lua", function()
+    local value = { rank, -0.5 * rank, "a\0b", true, { x = gb.full({ 2, 0 }, 1), y = of(rank, "bfloat16"), z = {} } }
+    local all = dist.all_gather_object(value)
+    expect(#all):to_be(size)
+    for r = 1, size do
+      expect(all[r][1]):to_be(r - 1)
+      expect(math.type(all[r][2])):to_be("float")
+      expect(all[r][3]):to_be("a\0b")
+      expect(all[r][5].x.shape[2]):to_be(0)
+      expect(all[r][5].y):to_equal_bits(of(r - 1, "bfloat16"))
+      expect(next(all[r][5].z)):to_be(nil)
+    end
+    for source = 0, size - 1 do
+      expect(dist.broadcast_object(rank == source and ("x"):rep(source * 1000) or 0, source)):to_be(
+        ("x"):rep(source * 1000))
+    end
+    expect(dist.broadcast_object(nil)):to_be(nil)
+    local holds = {}
+    holds[1] = holds
+    expect(function() dist.all_gather_object(holds) end):to_fail("hold themselves")
+    expect(function() dist.all_gather_object({ print }) end):to_fail("a function has no bytes")
+    expect(function() dist.broadcast_object(1, size) end):to_fail("the job has " .. size)
+  end)
+
+  it("does once what one process does for all", function()
+    local runs = 0
+    expect(dist.once(function(x) runs = runs + 1 return x end, 7)):to_be(7)
+    expect(runs):to_be(rank == 0 and 1 or 0)
+    expect(function() dist.once(error, "no room") end):to_fail("no room")
+    expect(dist.any(rank == size - 1)):to_be(true)
+    expect(dist.any(false)):to_be(false)
+  end)
+
   it("refuses what it cannot do", function()
     expect(function() dist.all_reduce(gb.ones(2), "or") end):to_fail("floats have sum, mean and max")
     expect(function() dist.all_reduce(gb.arange(2), "mean") end):to_fail("integers sum, max and or")

@@ -235,6 +235,28 @@ describe("gb.Metrics", function()
     expect(half:compute().accuracy ~= half:compute().accuracy):to_be(true)
     expect(tostring(metrics)):to_be("Metrics (accuracy, auc, f1, mae, perplexity, r2)")
   end)
+  it("are, merged batch by batch, those of all batches, to the bit", function()
+    local function of(output, target, classes)
+      local names = classes and { "accuracy", "top_k", "f1", "iou", "perplexity" } or
+        { "mae", "mse", "r2", auc = { "auc", threshold = 0.5 }, bins = { "auc", bins = 16 },
+          own = function(a, b) return (a - b):sum(), 3 end }
+      local whole, merged = gb.Metrics(names), gb.Metrics(names)
+      local at = 1
+      for _, n in ipairs { 3, 1, 7, 5 } do
+        local part = gb.Metrics(names)
+        for _, metrics in ipairs { whole, part } do
+          metrics:update(output:narrow(1, at, n), target:narrow(1, at, n))
+        end
+        merged:merge(part:state_dict())
+        at = at + n
+      end
+      local a, b = whole:compute(), merged:compute()
+      for name, value in pairs(a) do expect(b[name]):to_be(value) end
+    end
+    of(gb.randn(16, 7), gb.randint(0, 7, { 16 }), true)
+    of(gb.randn(16), (gb.arange(16) % 2):float(), false)
+    expect(function() gb.Metrics({ "mae" }):merge({}) end):to_fail("merge: the state has no 'mae'")
+  end)
   it("says what is wrong", function()
     local x, y = gb.rand(4, 3), gb.tensor { 0, 1, 2, 0 }
     local wrong = {
