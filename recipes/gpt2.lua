@@ -20,14 +20,13 @@ local args = gb.args {
   { "block", 0, "tokens of context (0: all the model has)", least = 0 },
   { "accumulate", 1, "batches whose gradients are summed for one step", least = 1 },
   { "recompute", false, "keep only the inputs of blocks, and run them again in backward: less memory, more work" },
-  { "lr", 6e-4, least = 0 }, { "min_lr", 6e-5, least = 0 },
-  { "warmup", 700, least = 0 }, { "weight_decay", 0.1, least = 0 },
-  { "clip", 1.0, "the largest norm of the gradients (0: any)", least = 0 }, { "dropout", 0.0, least = 0 },
+  { "lr", 6e-4, least = 0 }, { "min_lr", 6e-5, least = 0 }, { "warmup", 700, least = 0 },
+  { "weight_decay", 0.1, least = 0 }, { "dropout", 0.0, least = 0 },
+  { "clip", 1.0, "the largest norm of the gradients (0: any)", least = 0 },
   { "valid_every", 250, least = 1 }, { "valid_batches", 20, "random batches of a validation", least = 1 },
   { "out", "gpt2.safetensors", "where the weights go (\"\": nowhere)", writes = true },
   { "checkpoint", "", "write a checkpoint here, every checkpoint_every steps", writes = true },
-  { "checkpoint_every", 1000, least = 1 },
-  { "resume", "", "a checkpoint to continue from" },
+  { "checkpoint_every", 1000, least = 1 }, { "resume", "", "a checkpoint to continue from" },
   { "stop_at", 0, "stop after this step (0: run to the end)", least = 0 },
 }
 local sizes = {
@@ -47,10 +46,9 @@ end
 gb.manual_seed(args.seed)
 local precision = amp.precision(args.precision)
 
-local train = data.tokens(args.data, { dtype = args.dtype })
-local head, tail = train:split(0.99)
-local valid = args.valid ~= "" and data.tokens(args.valid, { dtype = args.dtype }) or tail
-if args.valid == "" then train = head end
+local all = data.tokens(args.data, { dtype = args.dtype })
+local train, valid = all:split(0.99)
+if args.valid ~= "" then train, valid = all, data.tokens(args.valid, { dtype = args.dtype }) end
 
 local GPT2 = nn.Module:extend("GPT2")
 function GPT2:init()
@@ -59,9 +57,8 @@ function GPT2:init()
   self.drop = nn.Dropout(args.dropout)
   self.blocks = {}
   for i = 1, size.layers do
-    self.blocks[i] = nn.TransformerBlock(size.width, size.heads, {
-      dropout = args.dropout, is_causal = true, norm_out = "autocast",
-    })
+    self.blocks[i] = nn.TransformerBlock(size.width, size.heads,
+      { dropout = args.dropout, is_causal = true, norm_out = "autocast" })
   end
   self.norm = nn.LayerNorm(size.width, { out = "autocast" })
   self:apply(function(module) -- GPT-2's initialisation; the head is the token table, transposed
@@ -76,15 +73,13 @@ end
 function GPT2:loss(ids, targets)
   local time = gb.arange(ids:size(2), { device = ids.device })
   local x = self.drop(self.tokens(ids) + self.positions(time))
-  for _, part in ipairs(self.blocks) do
-    if args.recompute then x = gb.recompute(part, x) else x = part(x) end
-  end
+  for _, part in ipairs(self.blocks) do x = args.recompute and gb.recompute(part, x) or part(x) end
   return F.linear_cross_entropy(self.norm(x):flatten(1, 2), self.tokens.weight, targets:flatten())
 end
 
 local model = GPT2():to(args.device, precision)
-local count = 0
-for _, p in ipairs(model:parameters()) do count = count + p:numel() end
+local parameters, count, step = model:parameters(), 0, 0
+for _, p in ipairs(parameters) do count = count + p:numel() end
 local groups = optim.groups(model, { weight_decay = args.weight_decay })
 local opt = optim.AdamW(groups, { lr = args.lr, betas = { 0.9, 0.95 } })
 local schedule = optim.lr.Cosine(opt, {
@@ -97,12 +92,11 @@ local loader = data.DataLoader(train:windows(block), {
 
 -- The mean loss over random windows of the validation file, the same windows every time.
 local function validate()
+  local total, windows = 0.0, data.DataLoader(valid:windows(block), {
+    batch_size = args.batch, batches = args.valid_batches, seed = 1234,
+  })
   model:eval()
-  local total = 0.0
   gb.no_grad(function()
-    local windows = data.DataLoader(valid:windows(block), {
-      batch_size = args.batch, batches = args.valid_batches, seed = 1234,
-    })
     for x, y in windows:iter(args.device) do
       total = total + amp.autocast(precision, function() return model:loss(x, y) end):item()
     end
@@ -111,7 +105,6 @@ local function validate()
   return total / args.valid_batches
 end
 
-local parameters, step = model:parameters(), 0
 local parts = { model = model, optimizer = opt, scaler = scaler, schedule = schedule, loader = loader }
 if args.resume ~= "" then
   local extra = gb.io.load_checkpoint(args.resume, parts)
@@ -154,7 +147,4 @@ for x, y in loader:iter(args.device) do
   end
 end
 bar:close(("validation loss %.4f"):format(validate()))
-if args.out ~= "" then
-  gb.save(args.out, model:state_dict())
-  print(("weights: %s"):format(args.out))
-end
+if args.out ~= "" then gb.save(args.out, model:state_dict()) print("weights: " .. args.out) end
