@@ -183,10 +183,10 @@ Average.load_state_dict = define("Average:load_state_dict(state: tree): Go on fr
   mine.n = state.n_averaged
 end)
 
-Average.as_model = define("Average:as_model() -> table: The model as a part of a checkpoint, with the averages for its \z
-  weights, which is what others read from the file. Loading it does nothing: save the model itself under another name \z
-  too. Example: local average = gb.optim.EMA(model) local path = os.tmpname() gb.io.save_checkpoint(path, { model = \z
-  average:as_model(), live = model, average = average }) os.remove(path)", "strict", function(self)
+Average.as_model = define("Average:as_model() -> table: The model as a part of a checkpoint, with the averages for \z
+  its weights, which is what others read from the file. Loading it does nothing: save the model itself under another \z
+  name too. Example: local average = gb.optim.EMA(model) local path = os.tmpname() gb.io.save_checkpoint(path, { \z
+  model = average:as_model(), live = model, average = average }) os.remove(path)", "strict", function(self)
   local mine = private(self, "average")
   local function state_dict()
     local state = Module.state_dict(mine.model)

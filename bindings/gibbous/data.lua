@@ -298,9 +298,9 @@ Loader.load_state_dict = define("DataLoader:load_state_dict(state: table): Go on
 -- The values of a batch that is a list of one.
 local function only(samples) return unpack(samples[1], 1, samples[1].n) end
 
-data.batches = define("gb.data.batches(list: list) -> loader: A list of batches, { x, y } each or a tensor alone, as a \z
-  DataLoader that gives them as they are, in their order. Errors: a batch that is no list and no tensor. Example: for \z
-  x, y in gb.data.batches({ { gb.rand(8, 4), gb.zeros(8) } }):iter() do print(x.shape, y.shape) end", "strict",
+data.batches = define("gb.data.batches(list: list) -> loader: A list of batches, { x, y } each or a tensor alone, as \z
+  a DataLoader that gives them as they are, in their order. Errors: a batch that is no list and no tensor. Example: \z
+  for x, y in gb.data.batches({ { gb.rand(8, 4), gb.zeros(8) } }):iter() do print(x.shape, y.shape) end", "strict",
   function(list)
     for i = 1, #list do
       local batch = list[i]

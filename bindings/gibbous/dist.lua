@@ -23,13 +23,15 @@ local writers = {
   end,
   string = function(out, value) out[#out + 1] = pack("<c1s8", "s", value) end,
   userdata = function(out, value, _, who)
-    if not is_tensor(value) then fail(format("%s: an object of the library has no bytes; send its state_dict()", who)) end
+    if not is_tensor(value) then fail(format("%s: an object of the library has no bytes; send its state_dict()",
+      who)) end
     local shape = value.shape
     out[#out + 1] = pack("<c1s1I1", "x", value.dtype, #shape) .. pack("<" .. rep("i8", #shape), table.unpack(shape))
     out[#out + 1] = pack("<s8", gb.to_bytes(value:detach():cpu()))
   end,
   table = function(out, value, depth, who)
-    if depth > MOST_DEPTH then fail(format("%s: tables are nested deeper than %d, or hold themselves", who, MOST_DEPTH)) end
+    if depth > MOST_DEPTH then fail(format("%s: tables are nested deeper than %d, or hold themselves", who,
+      MOST_DEPTH)) end
     out[#out + 1] = "{"
     for key, inner in next, copy(value) do
       write(out, key, depth + 1, who)
@@ -88,8 +90,8 @@ local function int64(value) return gb.tensor({ value }, { dtype = "int64", devic
 local function as_tensor(text) return gb.from_bytes(text, "uint8", { #text }, { device = "cpu" }) end
 
 dist.all_gather_object = define("gb.dist.all_gather_object(value: any) -> list: The values of all processes, in order \z
-  of their ranks: numbers, texts, tensors (which come back on the CPU) and tables of them. A table stays the same only \z
-  in what it holds. Errors: a value that has no bytes. Example: print(#gb.dist.all_gather_object({ loss = 0.5 }))",
+  of their ranks: numbers, texts, tensors (which come back on the CPU) and tables of them. A table stays the same \z
+  only in what it holds. Errors: a value that has no bytes. Example: print(#gb.dist.all_gather_object({ loss = 0.5 }))",
   "strict", function(value)
     local text = bytes_of(value, "all_gather_object")
     if dist.world_size() == 1 then return { (read(text, 1)) } end
@@ -103,9 +105,9 @@ dist.all_gather_object = define("gb.dist.all_gather_object(value: any) -> list: 
     return all
   end)
 
-dist.broadcast_object = define("gb.dist.broadcast_object(value?: any, source: count = 0) -> any: The value of the source \z
-  on every process: a number, a text, a tensor (which comes on the CPU) or a table of them. Errors: a rank that is not \z
-  there, a value that has no bytes. Example: print(gb.dist.broadcast_object({ lr = 0.1 }).lr)", "strict",
+dist.broadcast_object = define("gb.dist.broadcast_object(value?: any, source: count = 0) -> any: The value of the \z
+  source on every process: a number, a text, a tensor (which comes on the CPU) or a table of them. Errors: a rank \z
+  that is not there, a value that has no bytes. Example: print(gb.dist.broadcast_object({ lr = 0.1 }).lr)", "strict",
   function(value, source)
     local size = dist.world_size()
     if source >= size then
@@ -120,8 +122,8 @@ dist.broadcast_object = define("gb.dist.broadcast_object(value?: any, source: co
   end)
 
 dist.once = define("gb.dist.once(fn: function, arguments...: any) -> any: Run fn(...) on rank 0 alone, as to write a \z
-  file or to print; every process waits for it and gets what it returned, as broadcast_object gives it. Where it fails \z
-  all fail, with its error. Example: gb.dist.once(print, \"from one process\")", "strict", function(fn, ...)
+  file or to print; every process waits for it and gets what it returned, as broadcast_object gives it. Where it \z
+  fails all fail, with its error. Example: gb.dist.once(print, \"from one process\")", "strict", function(fn, ...)
   if dist.world_size() == 1 then return fn(...) end
   local ok, result
   if dist.rank() == 0 then ok, result = pcall(fn, ...) end
@@ -131,8 +133,8 @@ dist.once = define("gb.dist.once(fn: function, arguments...: any) -> any: Run fn
   return told.result
 end)
 
-dist.any = define("gb.dist.any(flag: bool) -> bool: Does any process say true? Whether to stop is decided alike so: if \z
-  gb.dist.any((stopper:check(loss))) then break end. Example: print(gb.dist.any(gb.dist.rank() == 0))", "strict",
+dist.any = define("gb.dist.any(flag: bool) -> bool: Does any process say true? Whether to stop is decided alike so: \z
+  if gb.dist.any((stopper:check(loss))) then break end. Example: print(gb.dist.any(gb.dist.rank() == 0))", "strict",
   function(flag)
     local most = dist.all_reduce(int64(flag and 1 or 0), "max")
     return most:item() == 1

@@ -184,20 +184,21 @@ end
 gb.evaluate = define("gb.evaluate(model: module, loader: any; loss?: function|module, compute?: function, metrics?: \z
   any, precision: any = \"32-true\", device?: device, average?: average, batches?: count, ignore_index: int = -100, \z
   progress: bool = false) -> table: The loss and the measures over a DataLoader, or a list of batches, in evaluation \z
-  mode, without gradients, and with an average's weights if it is given: val_loss, and each of metrics (gb.Metrics, or \z
-  what it takes) with val_ before its name. They are exact for batches of any sizes. loss is a function of output and \z
-  target; compute(model, x, ...) gives loss, output and target. batches: so many at most. Errors: a loss that is no \z
-  single number. Example: local model = gb.nn.Linear(4, 2) print(gb.evaluate(model, { { gb.rand(8, 4), gb.zeros(8, { \z
-  dtype = \"int64\" }) } }, { loss = gb.nn.functional.cross_entropy, metrics = { \"accuracy\" } }).val_loss)", "strict",
+  mode, without gradients, and with an average's weights if it is given: val_loss, and each of metrics (gb.Metrics, \z
+  or what it takes) with val_ before its name. They are exact for batches of any sizes. loss is a function of output \z
+  and target; compute(model, x, ...) gives loss, output and target. batches: so many at most. Errors: a loss that is \z
+  no single number. Example: local model = gb.nn.Linear(4, 2) print(gb.evaluate(model, { { gb.rand(8, 4), gb.zeros(8, \z
+  { dtype = \"int64\" }) } }, { loss = gb.nn.functional.cross_entropy, metrics = { \"accuracy\" } }).val_loss)",
+    "strict",
   function(model, given, options)
     local loader = native.loader_of(given, "evaluate")
     return native.evaluate(run_of("evaluate", model, options), loader, native.limited(options.batches, loader))
   end)
 
 gb.predict = define("gb.predict(model: module, loader: any; precision: any = \"32-true\", device?: device, average?: \z
-  average, batches?: count) -> any: What the model gives for the first value of each batch, in evaluation mode, on the \z
-  CPU: one tensor of all rows, or a list where the model gives no tensor. Errors: a loader without batches. Example: \z
-  print(gb.predict(gb.nn.Linear(4, 2), { { gb.rand(8, 4) } }).shape)", "strict",
+  average, batches?: count) -> any: What the model gives for the first value of each batch, in evaluation mode, on \z
+  the CPU: one tensor of all rows, or a list where the model gives no tensor. Errors: a loader without batches. \z
+  Example: print(gb.predict(gb.nn.Linear(4, 2), { { gb.rand(8, 4) } }).shape)", "strict",
   function(model, given, options)
     local loader = native.loader_of(given, "predict")
     return native.predict(run_of("predict", model, options), loader, native.limited(options.batches, loader))

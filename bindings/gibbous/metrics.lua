@@ -77,8 +77,8 @@ end
 
 -- {==== measures ====
 -- A row has its options with their defaults (nil is spelled false), begin() -> state, which is plain numbers and lists,
--- add(state, options, output, target), merge(state, other) where that is no sum, and value(state, options) -> number, and
--- perhaps a second one by its suffix.
+-- add(state, options, output, target), merge(state, other) where that is no sum, and value(state, options) -> number,
+-- and perhaps a second one by its suffix.
 
 local labelled = { dim = false, ignore_index = -100, threshold = 0 }
 
@@ -376,10 +376,11 @@ local function add_counts(state, other)
   end
 end
 
-Metrics.merge = define("Metrics:merge(state: tree): Add what metrics of the same measures have seen elsewhere, as their \z
-  state_dict() tells it: the measures are then those of all batches together. Merged one after another, states of one \z
-  batch each give the bits of metrics that saw all of them in that order. Errors: a state of other measures. Example: \z
-  local a, b = gb.Metrics({ \"mae\" }), gb.Metrics({ \"mae\" }) a:merge(b:state_dict())", "strict", function(self, state)
+Metrics.merge = define("Metrics:merge(state: tree): Add what metrics of the same measures have seen elsewhere, as \z
+  their state_dict() tells it: the measures are then those of all batches together. Merged one after another, states \z
+  of one batch each give the bits of metrics that saw all of them in that order. Errors: a state of other measures. \z
+  Example: local a, b = gb.Metrics({ \"mae\" }), gb.Metrics({ \"mae\" }) a:merge(b:state_dict())", "strict",
+    function(self, state)
   local mine = private(self, "metrics")
   check_like(mine, state, "merge")
   for _, name in ipairs(mine.names) do

@@ -31,9 +31,9 @@ local optimizers = {}
 for _, kind in ipairs(native.optimizer_kinds()) do optimizers[kind.name] = gb.optim[kind.name] end
 
 gb.optim.named = define("gb.optim.named(optimizer: any, model: module) -> optimizer: The optimizer of a model's \z
-  parameters by its name, \"AdamW\" or { \"AdamW\", lr = 1e-3, weight_decay = 0.1 }; with weight_decay there is none on \z
-  biases and norms. One that is there is given back. Errors: a name that is no optimizer's; LBFGS, whose step takes a \z
-  function. Example: print(gb.optim.named({ \"SGD\", lr = 0.1 }, gb.nn.Linear(4, 2)))", "strict",
+  parameters by its name, \"AdamW\" or { \"AdamW\", lr = 1e-3, weight_decay = 0.1 }; with weight_decay there is none \z
+  on biases and norms. One that is there is given back. Errors: a name that is no optimizer's; LBFGS, whose step \z
+  takes a function. Example: print(gb.optim.named({ \"SGD\", lr = 0.1 }, gb.nn.Linear(4, 2)))", "strict",
   function(given, model)
     if type(given) == "string" then given = { given } end
     if private(given, "optimizer") then return given end
@@ -62,9 +62,9 @@ local function fill(name, options, total)
 end
 
 gb.optim.lr.named = define("gb.optim.lr.named(schedule: any, optimizer: optimizer; steps?: size) -> schedule: The \z
-  schedule by its name, \"Cosine\" or { \"Cosine\", warmup = 0.1 }, or what a function of the optimizer and the number \z
-  of steps gives. steps: how many the run has; Cosine, Linear and OneCycle end there, and a warmup below 1 is a share \z
-  of them. One that is there is given back. Errors: a name that is no schedule's. Example: local opt = \z
+  schedule by its name, \"Cosine\" or { \"Cosine\", warmup = 0.1 }, or what a function of the optimizer and the \z
+  number of steps gives. steps: how many the run has; Cosine, Linear and OneCycle end there, and a warmup below 1 is \z
+  a share of them. One that is there is given back. Errors: a name that is no schedule's. Example: local opt = \z
   gb.optim.SGD(gb.nn.Linear(4, 2):parameters(), { lr = 0.1 }) local schedule = gb.optim.lr.named({ \"Cosine\", warmup \z
   = 0.1 }, opt, { steps = 100 })", "strict", function(given, optimizer, options)
   local total = options.steps or huge

@@ -98,7 +98,9 @@ DataParallel.no_sync = define("DataParallel:no_sync(fn: function, arguments...: 
   2)) local function run(x) for xs in ddp:shards(x) do ddp(xs):sum():backward() end end ddp:no_sync(run, gb.rand(16, \z
   4)) run(gb.rand(16, 4))", "strict", function(self, fn, ...)
   local mine = private(self, "parallel")
-  if state_of(self):is_open() then fail("DataParallel:no_sync: a loop over shards is being run; call it around the loop") end
+  if state_of(self):is_open() then
+    fail("DataParallel:no_sync: a loop over shards is being run; call it around the loop")
+  end
   if mine.holds then fail("DataParallel:no_sync: it runs already") end
   mine.holds = true
   local _ <close> = setmetatable({}, { __close = function() mine.holds = nil end })
