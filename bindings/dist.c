@@ -1,8 +1,13 @@
 /* dist.c - gb.dist: the processes of a job, and what they exchange. Without init this process is a job of one. */
+#include <stdlib.h>
+#include <string.h>
+
 #include "dist/room.h"
 #include "dist/shards.h"
 #include "dist/tensors.h"
 #include "reader.h"
+
+static const gbl_type group_type, handle_type;
 
 /* The job; NULL: this process is alone. */
 static gb_comm *job_of(const gbl_call *call) {
@@ -10,16 +15,35 @@ static gb_comm *job_of(const gbl_call *call) {
   return comm && comm->size > 1 ? comm : NULL;
 }
 
-/* The number of another rank, or of any. */
-static int rank_argument(const gbl_call *call, const char *name, bool other) {
-  const gb_comm *comm = gb_dist_comm(call->state->context);
-  int64_t rank = gbl_integer(call, name), size = comm ? comm->size : 1;
+/* The group that was given; NULL: none was. */
+static gb_comm *group_of(const gbl_call *call) {
+  gb_comm *group = gbl_given(call, "group") ? gbl_object(call, "group") : NULL;
+  if (group && !group->job) gbl_refuse(call, "the job of 'group' was left; make groups after gb.dist.init()");
+  return group;
+}
+
+/* Who takes part in a collective: the group that was given, the job, or this process alone. */
+static gb_comm *ranks_of(const gbl_call *call, gb_comm *alone) {
+  gb_comm *group = group_of(call);
+  if (group && group->rank < 0)
+    gbl_refuse(call, "this process, rank %d, is not in 'group'; ask gb.dist.rank(group) first", group->job->rank);
+  *alone = gb_comm_alone(call->state->context);
+  return group ? group : job_of(call) ? job_of(call) : alone;
+}
+
+/* The number of another rank, or of any, as the group counts it. */
+static int rank_argument(const gbl_call *call, const gb_comm *comm, const char *name, bool other) {
+  const gb_comm *job = gb_dist_comm(call->state->context);
+  int64_t rank = gbl_integer(call, name), size = job ? job->size : 1;
   if (rank >= size) return gbl_refuse(call, "'%s' is rank %lld, and the job has %lld: 0 to %lld", name, (long long)rank,
                                       (long long)size, (long long)size - 1);
-  if (other && rank == (comm ? comm->rank : 0))
+  if (other && rank == (job ? job->rank : 0))
     return gbl_refuse(call, "'%s' is rank %lld, which is this process; a message goes to another one", name,
                       (long long)rank);
-  return (int)rank;
+  if (!comm->members) return (int)rank;
+  for (int i = 0; i < comm->size; i++)
+    if (comm->members[i] == rank) return i;
+  return gbl_refuse(call, "'%s' is rank %lld, which is not in 'group'", name, (long long)rank);
 }
 
 static gb_dist_op op_argument(const gbl_call *call) {
@@ -28,10 +52,58 @@ static gb_dist_op op_argument(const gbl_call *call) {
   return (gb_dist_op)op;
 }
 
-/* A result that is the argument itself, written in place. */
-static int same_tensor(lua_State *L, const gbl_call *call) {
-  lua_pushvalue(L, gbl_argument(call, "tensor")->index);
+/* Push a list of so many tensors, which boxes will hold. */
+static gbl_box **push_boxes(lua_State *L, int count) {
+  gbl_box **boxes = lua_newuserdatauv(L, sizeof *boxes * (size_t)(count + 1), 0);
+  luaL_checkstack(L, 8, "gb.dist");
+  lua_createtable(L, count, 0);
+  for (int i = 0; i < count; i++) {
+    boxes[i] = gbl_new_tensor(L);
+    lua_rawseti(L, -2, i + 1);
+  }
+  return boxes;
+}
+
+/* The results of a call on the stack: those that are the argument itself, of index `given`, a tensor, or a list. */
+static int push_results(lua_State *L, const gb_dist_call *call, int given, gb_tensor *const *made, int count) {
+  if (call->kind == GB_DIST_SEND) return 0;
+  if (call->kind == GB_DIST_ALL_GATHER) {
+    gbl_box **boxes = push_boxes(L, count);
+    for (int i = 0; i < count; i++) gb_tensor_retain(boxes[i]->tensor = made[i]);
+  } else if (call->kind == GB_DIST_REDUCE_SCATTER) {
+    gbl_box *box = gbl_new_tensor(L);
+    gb_tensor_retain(box->tensor = made[0]);
+    gbl_finish_tensor(L);
+  } else lua_pushvalue(L, given);
   return 1;
+}
+
+/* Make the call, or begin it: then the handle keeps the tensor's value, which wait returns. */
+static int exchange(lua_State *L, gbl_call *call, gb_dist_kind kind, const char *peer) {
+  gb_comm alone, *comm = ranks_of(call, &alone);
+  gb_dist_call it = { .kind = kind, .tensor = gbl_tensor(call, "tensor") };
+  int given = gbl_argument(call, "tensor")->index;
+  if (peer) it.peer = rank_argument(call, comm, peer, kind == GB_DIST_SEND || kind == GB_DIST_RECV);
+  if (kind == GB_DIST_ALL_REDUCE || kind == GB_DIST_REDUCE_SCATTER) it.op = op_argument(call);
+  void **slot = gbl_new_object(L, &handle_type, 1);
+  gb_handle *handle = NULL;
+  if (gbl_boolean(call, "async")) {
+    gbl_share_tensor(L, given);
+    lua_pushvalue(L, given);
+    lua_setiuservalue(L, -2, 1);
+    gb_status status = gb_dist_call_begin(comm, &it, &handle);
+    *slot = handle;
+    gbl_check_status(L, status);
+    return 1;
+  }
+  int count = kind == GB_DIST_ALL_GATHER ? comm->size : kind == GB_DIST_REDUCE_SCATTER;
+  gb_tensor **made = lua_newuserdatauv(L, sizeof *made * (size_t)(count + 1), 0);
+  gbl_box **boxes = push_boxes(L, count);
+  gbl_check_status(L, gb_dist_call_now(comm, &it, made));
+  for (int i = 0; i < count; i++) boxes[i]->tensor = made[i];
+  if (kind == GB_DIST_ALL_GATHER) return 1;
+  if (kind == GB_DIST_REDUCE_SCATTER) return lua_rawgeti(L, -1, 1), 1;
+  return push_results(L, &it, given, NULL, 0);
 }
 
 static int init(lua_State *L, gbl_call *call) {
@@ -54,14 +126,15 @@ static int is_initialized(lua_State *L, gbl_call *call) {
   return 1;
 }
 
+/* The rank, or -1 where the process is not in the group. */
 static int rank(lua_State *L, gbl_call *call) {
-  const gb_comm *comm = gb_dist_comm(call->state->context);
+  const gb_comm *group = group_of(call), *comm = group ? group : gb_dist_comm(call->state->context);
   lua_pushinteger(L, comm ? comm->rank : 0);
   return 1;
 }
 
 static int world_size(lua_State *L, gbl_call *call) {
-  const gb_comm *comm = gb_dist_comm(call->state->context);
+  const gb_comm *group = group_of(call), *comm = group ? group : gb_dist_comm(call->state->context);
   lua_pushinteger(L, comm ? comm->size : 1);
   return 1;
 }
@@ -73,65 +146,54 @@ static int local_rank(lua_State *L, gbl_call *call) {
 }
 
 static int barrier(lua_State *L, gbl_call *call) {
-  gb_comm *comm = job_of(call);
-  if (!comm) return 0;
+  gb_comm alone, *comm = ranks_of(call, &alone);
+  if (comm == &alone) return 0;
   gbl_check_status(L, gb_comm_begin(comm, "dist.barrier"));
   return gbl_check_status(L, gb_comm_end(comm, gb_comm_barrier(comm)));
 }
 
-static int broadcast(lua_State *L, gbl_call *call) {
-  int source = rank_argument(call, "source", false);
-  if (job_of(call)) gbl_check_status(L, gb_dist_broadcast(job_of(call), gbl_tensor(call, "tensor"), source));
-  return same_tensor(L, call);
-}
+static int broadcast(lua_State *L, gbl_call *call) { return exchange(L, call, GB_DIST_BROADCAST, "source"); }
+static int all_reduce(lua_State *L, gbl_call *call) { return exchange(L, call, GB_DIST_ALL_REDUCE, NULL); }
+static int all_gather(lua_State *L, gbl_call *call) { return exchange(L, call, GB_DIST_ALL_GATHER, NULL); }
+static int reduce_scatter(lua_State *L, gbl_call *call) { return exchange(L, call, GB_DIST_REDUCE_SCATTER, NULL); }
+static int send(lua_State *L, gbl_call *call) { return exchange(L, call, GB_DIST_SEND, "to"); }
+static int recv(lua_State *L, gbl_call *call) { return exchange(L, call, GB_DIST_RECV, "from"); }
 
-/* A job of one, for collectives that have results of their own. */
-static gb_comm *job_or_alone(const gbl_call *call, gb_comm *alone) {
-  *alone = (gb_comm){ .context = call->state->context, .size = 1, .timeout = 1 };
-  return job_of(call) ? job_of(call) : alone;
-}
+static int by_number(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
 
-static int all_reduce(lua_State *L, gbl_call *call) {
-  gb_comm alone;
-  gbl_check_status(L, gb_dist_all_reduce(job_or_alone(call, &alone), gbl_tensor(call, "tensor"), op_argument(call)));
-  return same_tensor(L, call);
-}
-
-static int all_gather(lua_State *L, gbl_call *call) {
-  gb_comm alone, *comm = job_or_alone(call, &alone);
-  gb_tensor **made = lua_newuserdatauv(L, sizeof *made * (size_t)comm->size, 0);
-  int size = comm->size;
-  lua_createtable(L, size, 0);
-  luaL_checkstack(L, size + 8, "all_gather");
-  gbl_box **boxes = lua_newuserdatauv(L, sizeof *boxes * (size_t)size, 0);
-  for (int i = 0; i < size; i++) { /* first what will hold them */
-    boxes[i] = gbl_new_tensor(L);
-    lua_rawseti(L, -3, i + 1);
+/* The ranks of the list, in rising order, each once; *count of them, in memory of Lua's. */
+static int *check_members(lua_State *L, gbl_call *call, int size, int *count) {
+  int list = gbl_argument(call, "ranks")->index;
+  *count = (int)lua_rawlen(L, list);
+  int *members = lua_newuserdatauv(L, sizeof *members * (size_t)(*count + 1), 0);
+  if (*count < 1 || *count > size) gbl_refuse(call, "'ranks' has %d ranks, and the job %d", *count, size);
+  for (int i = 0; i < *count; i++) {
+    lua_rawgeti(L, list, i + 1);
+    int is_integer;
+    lua_Integer rank = lua_tointegerx(L, -1, &is_integer);
+    if (lua_type(L, -1) != LUA_TNUMBER || !is_integer || rank < 0 || rank >= size)
+      gbl_refuse(call, "'ranks' holds ranks of the job, from 0 to %d, but [%d] is %s", size - 1, i + 1,
+                 lua_type(L, -1) == LUA_TNUMBER ? lua_tostring(L, -1) : gbl_type_name(L, lua_gettop(L)));
+    members[i] = (int)rank;
+    lua_pop(L, 1);
   }
-  gbl_check_status(L, gb_dist_all_gather(comm, gbl_tensor(call, "tensor"), made));
-  for (int i = 0; i < size; i++) boxes[i]->tensor = made[i];
-  lua_pop(L, 1);
+  qsort(members, (size_t)*count, sizeof *members, by_number);
+  for (int i = 1; i < *count; i++)
+    if (members[i] == members[i - 1]) gbl_refuse(call, "'ranks' has rank %d twice", members[i]);
+  return members;
+}
+
+static int new_group(lua_State *L, gbl_call *call) {
+  gb_comm *job = gb_dist_comm(call->state->context);
+  int count;
+  if (!job) return gbl_refuse(call, "there is no job; call gb.dist.init() first");
+  int *members = check_members(L, call, job->size, &count);
+  void **slot = gbl_new_object(L, &group_type, 0);
+  gb_comm *group = NULL;
+  gb_status status = gb_comm_group(job, members, count, &group);
+  *slot = group;
+  gbl_check_status(L, status);
   return 1;
-}
-
-static int reduce_scatter(lua_State *L, gbl_call *call) {
-  gb_comm alone;
-  gbl_box *box = gbl_new_tensor(L);
-  gbl_check_status(L, gb_dist_reduce_scatter(job_or_alone(call, &alone), gbl_tensor(call, "tensor"),
-                                             op_argument(call), &box->tensor));
-  gbl_finish_tensor(L);
-  return 1;
-}
-
-static int send(lua_State *L, gbl_call *call) {
-  int to = rank_argument(call, "to", true);
-  return gbl_check_status(L, gb_dist_send(job_of(call), gbl_tensor(call, "tensor"), to));
-}
-
-static int recv(lua_State *L, gbl_call *call) {
-  int from = rank_argument(call, "from", true);
-  gbl_check_status(L, gb_dist_recv(job_of(call), gbl_tensor(call, "tensor"), from));
-  return same_tensor(L, call);
 }
 
 static const gbl_function functions[] = {
@@ -147,42 +209,92 @@ static const gbl_function functions[] = {
   { is_initialized, GB_SANDBOX_STRICT,
     "gb.dist.is_initialized() -> bool: Has this process joined a job? Example: print(gb.dist.is_initialized())" },
   { rank, GB_SANDBOX_STRICT,
-    "gb.dist.rank() -> int: The number of this process in the job, from 0. Example: if gb.dist.rank() == 0 then "
+    "gb.dist.rank(group?: group) -> int: The number of this process in the job, or in the group, from 0; -1 where "
+    "it is not in the group. Example: if gb.dist.rank() == 0 then "
     "print(\"once\") end" },
   { world_size, GB_SANDBOX_STRICT,
-    "gb.dist.world_size() -> int: How many processes the job has; 1 where none was joined. Example: "
+    "gb.dist.world_size(group?: group) -> int: How many processes the job has, or the group; 1 where no job was "
+    "joined. Example: "
     "print(gb.dist.world_size())" },
   { local_rank, GB_SANDBOX_STRICT,
     "gb.dist.local_rank() -> int: The number of this process among those of its machine, from 0. Example: "
     "print(gb.dist.local_rank())" },
   { barrier, GB_SANDBOX_STRICT,
-    "gb.dist.barrier(): Wait until every process has come here. Errors: the timeout. Example: gb.dist.barrier()" },
+    "gb.dist.barrier(group?: group): Wait until every process, of the group where one is given, has come here. "
+    "Errors: the timeout. Example: gb.dist.barrier()" },
   { broadcast, GB_SANDBOX_STRICT,
-    "gb.dist.broadcast(tensor: tensor, source: count = 0) -> tensor: Every process gets the values of the source's "
-    "tensor, in place. Errors: a rank that is not there, tensors of different sizes. Example: "
+    "gb.dist.broadcast(tensor: tensor, source: count = 0; group?: group, async: bool = false) -> any: Every process "
+    "gets the values of the source's tensor, in place; returns the tensor. group: only its processes take part; ranks "
+    "are still those of the job. async: returns a handle at once, whose wait() gives the result, here and in the other "
+    "calls. Errors: a rank that is not there, tensors of different sizes. Example: "
     "gb.dist.broadcast(gb.zeros(3))" },
   { all_reduce, GB_SANDBOX_STRICT,
-    "gb.dist.all_reduce(tensor: tensor, op: \"sum\"|\"mean\"|\"max\"|\"or\" = \"sum\") -> tensor: The tensors of all "
-    "processes become their sum, mean, maximum or bitwise or, in place, by a fixed tree over the ranks; 16-bit floats "
+    "gb.dist.all_reduce(tensor: tensor, op: \"sum\"|\"mean\"|\"max\"|\"or\" = \"sum\"; group?: group, async: bool "
+    "= false) -> any: The tensors of all processes become their sum, mean, maximum or bitwise or, in place, by a "
+    "fixed tree over the ranks; 16-bit floats "
     "are added in float32. Errors: an op that the dtype does not have, tensors of different sizes. Example: "
     "gb.dist.all_reduce(gb.ones(3), \"mean\")" },
   { all_gather, GB_SANDBOX_STRICT,
-    "gb.dist.all_gather(tensor: tensor) -> list: The tensors of all processes, in order of their ranks: that of rank 0 "
+    "gb.dist.all_gather(tensor: tensor; group?: group, async: bool = false) -> any: The list of the tensors of all "
+    "processes, in order of their ranks: that of rank 0 "
     "is the first. Errors: tensors of different sizes. Example: print(#gb.dist.all_gather(gb.ones(3)))" },
   { reduce_scatter, GB_SANDBOX_STRICT,
-    "gb.dist.reduce_scatter(tensor: tensor, op: \"sum\"|\"mean\"|\"max\"|\"or\" = \"sum\") -> tensor: This process's "
-    "part of what all_reduce would give, where dimension 1 is cut into as many equal parts as there are ranks. "
+    "gb.dist.reduce_scatter(tensor: tensor, op: \"sum\"|\"mean\"|\"max\"|\"or\" = \"sum\"; group?: group, async: "
+    "bool = false) -> any: This process's part of what all_reduce would give, where dimension 1 is cut into as many "
+    "equal parts as there are ranks. "
     "Errors: a dimension that they cannot share evenly. Example: print(gb.dist.reduce_scatter(gb.ones(8)))" },
   { send, GB_SANDBOX_STRICT,
-    "gb.dist.send(tensor: tensor, to: count): Send the values to one other process, which calls recv. Errors: a rank "
+    "gb.dist.send(tensor: tensor, to: count; group?: group, async: bool = false) -> any: Send the values to one other "
+    "process, which calls recv. Errors: a rank "
     "that is not there, or is this process. Example: if gb.dist.world_size() > 1 and gb.dist.rank() == 0 then "
     "gb.dist.send(gb.ones(3), 1) end" },
   { recv, GB_SANDBOX_STRICT,
-    "gb.dist.recv(tensor: tensor, from: count) -> tensor: Receive values from one other process, in place: of the same "
+    "gb.dist.recv(tensor: tensor, from: count; group?: group, async: bool = false) -> any: Receive values from one "
+    "other process, in place: of the same "
     "shape and dtype as those that were sent. Errors: a rank that is not there, or is this process. Example: if "
     "gb.dist.rank() == 1 then gb.dist.recv(gb.zeros(3), 0) end" },
+  { new_group, GB_SANDBOX_STRICT,
+    "gb.dist.new_group(ranks: list) -> group: Some processes of the job, for the option group of the calls of "
+    "gb.dist. Every process of the job makes every group, in the same order, whether it is in it or not. Errors: no "
+    "job, ranks that it does not have, processes that name others. Example: gb.dist.init() local group = "
+    "gb.dist.new_group { 0 } gb.dist.finalize()" },
   { NULL, 0, NULL },
 };
+
+/* {==== Groups and handles ==== */
+
+static void release_group(void *object) { gb_comm_let_go(object); }
+static const gbl_type group_type = { "gibbous.group", release_group, NULL, NULL, NULL };
+
+static void release_handle(void *object) { gb_handle_free(object); }
+
+static int handle_wait(lua_State *L, gbl_call *call) {
+  gb_handle *handle = gbl_object(call, "self");
+  int count;
+  gbl_check_status(L, gb_handle_wait(handle));
+  gb_tensor *const *made = gb_handle_results(handle, &count);
+  lua_getiuservalue(L, gbl_argument(call, "self")->native, 1);
+  return push_results(L, gb_handle_call(handle), lua_gettop(L), made, count);
+}
+
+static int handle_is_done(lua_State *L, gbl_call *call) {
+  lua_pushboolean(L, gb_handle_is_done(gbl_object(call, "self")));
+  return 1;
+}
+
+static const gbl_function handle_methods[] = {
+  { handle_wait, GB_SANDBOX_STRICT,
+    "handle:wait() -> any: Wait until the exchange that a call of gb.dist with async = true has begun is done, and "
+    "write its result: what the call would have returned. Errors: those of the exchange. Example: "
+    "gb.dist.all_reduce(gb.ones(3), \"sum\", { async = true }):wait()" },
+  { handle_is_done, GB_SANDBOX_STRICT,
+    "handle:is_completed() -> bool: Would wait() return at once? Example: print(gb.dist.all_reduce(gb.ones(3), "
+    "\"sum\", { async = true }):is_completed())" },
+  { NULL, 0, NULL },
+};
+static const gbl_type handle_type = { "gibbous.handle", release_handle, NULL, handle_methods, NULL };
+
+/* ====} */
 
 /* {==== Virtual shards: objects of the Lua half, nn/parallel.lua ==== */
 
@@ -272,6 +384,8 @@ static const gbl_type shards_type = { "gibbous.shards", release, shards_methods,
 
 void gbl_open_dist(lua_State *L) {
   gbl_new_type(L, &shards_type);
+  gbl_new_type(L, &group_type);
+  gbl_new_type(L, &handle_type);
   gbl_push_module(L, "_native");
   gbl_set_functions(L, (const luaL_Reg[]){ { "shards", shards_new }, { NULL, NULL } });
   lua_pop(L, 1);

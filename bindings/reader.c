@@ -71,6 +71,8 @@ static const struct { const char *name, *class, *expected; } object_kinds[] = {
   { "hook", "hook", "what register_hook returned" }, { "policy", "policy", "a policy of gb.amp.policy" },
   { "precision", "precision", "a precision of gb.amp.precision" }, { "progress", "progress", "a bar of gb.progress" },
   { "graph", "graph", "a graph of gb.cuda.graph" }, { "ctx", "ctx", "the context of a gb.Function" },
+  { "group", "group", "a group of gb.dist.new_group" },
+  { "handle", "handle", "a handle of a call of gb.dist with async = true" },
   { "expect", "expect", "what gb.test.expect returned" }, { "numerics", "numerics", "a record of gb.amp.numerics" },
   { "audit", "audit", "a record of gb.amp.audit" },
   { "logger", "Logger", "a logger of gb.Logger" },

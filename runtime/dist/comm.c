@@ -2,13 +2,20 @@
 #define _GNU_SOURCE /* sched_yield */
 #include "dist/comm.h"
 
+#include "dist/progress.h"
+#include "tensor/counted.h"
+
 #include <math.h>
 #include <sched.h>
+#include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 struct gb_kept { struct gb_kept *next; void *memory; };
+
+/* {==== The job and its groups ==== */
 
 gb_status gb_comm_new(gb_context *context, const gb_transport *transport, double timeout, gb_comm **out) {
   gb_comm *comm = calloc(1, sizeof *comm);
@@ -17,19 +24,36 @@ gb_status gb_comm_new(gb_context *context, const gb_transport *transport, double
     if (gone.close) gone.close(&gone, false);
     return gb_fail_memory(context, sizeof *comm);
   }
-  *comm = (gb_comm){ .context = context, .transport = *transport, .rank = transport->rank, .size = transport->size,
-                     .local_rank = transport->local_rank < 0 ? transport->rank : transport->local_rank,
-                     .timeout = timeout };
+  *comm = (gb_comm){ .context = context, .job = comm, .transport = *transport, .rank = transport->rank,
+                     .size = transport->size, .timeout = timeout,
+                     .local_rank = transport->local_rank < 0 ? transport->rank : transport->local_rank };
+  comm->friends.before = comm->friends.after = &comm->friends;
   if (comm->size > 1) comm->pulse = gb_pulse_begin(&comm->transport);
   *out = comm;
   return GB_OK;
 }
 
+gb_comm gb_comm_alone(gb_context *context) { return (gb_comm){ .context = context, .size = 1, .timeout = 1 }; }
+
+/* The friends hear that the job is left. */
+static void tell_friends(gb_comm *comm) {
+  gb_comm_friend *ring = &comm->friends;
+  while (ring->after != ring) {
+    gb_comm_friend *it = ring->after;
+    gb_comm_part(it);
+    it->left(it);
+  }
+}
+
 void gb_comm_close(gb_comm *comm, bool clean) {
   if (!comm) return;
   comm->timeout = INFINITY;
-  if (clean && !comm->broken && comm->size > 1) (void)gb_comm_barrier(comm);
+  if (!clean) atomic_store(&comm->leaving, true);
+  gb_progress_end(comm);
   clean = clean && !comm->broken;
+  if (clean && comm->size > 1) (void)gb_comm_barrier(comm);
+  clean = clean && !comm->broken;
+  tell_friends(comm);
   gb_pulse_end(comm->pulse);
   if (comm->transport.close) comm->transport.close(&comm->transport, clean);
   if (clean || !comm->transport.lingers) gb_pulse_free(comm->pulse); /* else a late heartbeat may reach it */
@@ -42,46 +66,185 @@ void gb_comm_close(gb_comm *comm, bool clean) {
   free(comm);
 }
 
-void gb_comm_free(gb_comm *comm, void *memory) {
-  if (!memory) return;
-  if (!comm || !comm->broken) { gb_counted_free(memory); return; }
+/* Every rank of the job has named the same ranks? */
+static gb_status compare_members(gb_comm *job, const int *members, int count) {
+  size_t bytes = (size_t)(job->size + 1) * sizeof(int);
+  int *all = gb_comm_take(job, (size_t)(job->size + 1) * bytes);
+  if (!all) return GB_EMEMORY;
+  int *mine = all + (size_t)job->size * (size_t)(job->size + 1);
+  memset(mine, 0, bytes);
+  mine[0] = count;
+  memcpy(mine + 1, members, (size_t)count * sizeof *members);
+  gb_status status = gb_comm_gather(job, mine, bytes, all);
+  for (int r = 1; r < job->size && status == GB_OK; r++)
+    if ((job->together = memcmp(all, all + (size_t)r * (size_t)(job->size + 1), bytes) != 0))
+      status = gb_comm_fail(job, GB_ESTATE, "dist.new_group: rank %d names other ranks than rank 0; every process of "
+                                            "the job makes every group, in the same order", r);
+  gb_comm_free(job, all);
+  return status;
+}
+
+static gb_comm *group_of(gb_comm_friend *it) {
+  return (gb_comm *)((char *)it - offsetof(gb_comm, friends));
+}
+
+static void forget_job(gb_comm_friend *it) { group_of(it)->job = NULL; }
+
+gb_status gb_comm_group(gb_comm *job, const int *members, int count, gb_comm **out) {
+  if (job->channels == GB_CHANNELS)
+    return gb_fail(job->context, GB_EUNSUPPORTED, "dist.new_group: a job has %d groups at most", GB_CHANNELS);
+  GB_TRY(gb_comm_begin(job, "dist.new_group"));
+  GB_TRY(gb_comm_end(job, job->size > 1 ? compare_members(job, members, count) : GB_OK));
+  gb_comm *comm = gb_counted_alloc(job->context, sizeof *comm + (size_t)count * sizeof *members);
+  if (!comm) return GB_EMEMORY;
+  *comm = (gb_comm){ .context = job->context, .job = job, .rank = -1, .size = count, .timeout = job->timeout,
+                     .members = memcpy(comm + 1, members, (size_t)count * sizeof *members), .holders = 1,
+                     .channel = ++job->channels };
+  for (int i = 0; i < count; i++)
+    if (members[i] == job->rank) comm->rank = i;
+  gb_context_retain(comm->context);
+  comm->friends.left = forget_job;
+  gb_comm_befriend(job, &comm->friends);
+  *out = comm;
+  return GB_OK;
+}
+
+void gb_comm_hold(gb_comm *comm) { comm->holders++; }
+
+void gb_comm_let_go(gb_comm *comm) {
+  if (!comm || !comm->channel || --comm->holders) return;
+  gb_context *context = comm->context;
+  gb_comm_part(&comm->friends);
+  gb_counted_free(comm);
+  gb_context_release(context);
+}
+
+void gb_comm_befriend(gb_comm *job, gb_comm_friend *it) {
+  gb_comm_friend *ring = &job->friends;
+  it->before = ring;
+  it->after = ring->after;
+  it->after->before = ring->after = it;
+}
+
+void gb_comm_part(gb_comm_friend *it) {
+  if (!it->before) return;
+  it->before->after = it->after;
+  it->after->before = it->before;
+  it->before = it->after = NULL;
+}
+
+/* ====} */
+
+/* {==== Memory ==== */
+
+void *gb_comm_take(gb_comm *comm, size_t bytes) {
+  if (!comm->fault) return gb_counted_resize(comm->context, NULL, bytes);
+  void *memory = gb_counted_try(comm->context, bytes);
+  if (!memory) gb_comm_fail(comm, GB_EMEMORY, "out of memory: %zu bytes were asked for", bytes);
+  return memory;
+}
+
+/* The memory stays until the job is left. */
+static void keep(gb_comm *job, void *memory) {
   struct gb_kept *kept = malloc(sizeof *kept);
   if (!kept) return; /* better lost than written to */
-  *kept = (struct gb_kept){ comm->kept, memory };
-  comm->kept = kept;
+  gb_pulse_lock(job->pulse);
+  *kept = (struct gb_kept){ job->kept, memory };
+  job->kept = kept;
+  gb_pulse_unlock(job->pulse);
+}
+
+void gb_comm_free(gb_comm *comm, void *memory) {
+  if (!memory) return;
+  if (!comm || !comm->job || !comm->job->broken) gb_counted_free(memory);
+  else keep(comm->job, memory);
+}
+
+void gb_comm_drop(gb_comm *comm, gb_post *post, void *memory) {
+  gb_comm *job = comm->job;
+  gb_pulse_lock(job->pulse);
+  if (post->message) job->transport.drop(&job->transport, post->message);
+  gb_pulse_unlock(job->pulse);
+  if (post->message) keep(job, memory);
+  else gb_comm_free(comm, memory);
+  post->message = NULL;
+}
+
+/* ====} */
+
+/* {==== Around a call ==== */
+
+gb_status gb_comm_fail(gb_comm *comm, gb_status status, const char *format, ...) {
+  char text[GB_FAULT_BYTES];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  if (!comm->fault) return gb_fail(comm->context, status, "%s", text);
+  memcpy(comm->fault, text, sizeof text);
+  return status;
+}
+
+gb_status gb_comm_poll(gb_comm *comm) {
+  return gb_is_stopping(comm->context) ? gb_comm_fail(comm, GB_EINTERRUPT, "interrupted") : GB_OK;
+}
+
+gb_status gb_comm_check(gb_comm *comm, const char *operation) {
+  if (comm->job && comm->job->broken)
+    return gb_comm_fail(comm, GB_ESTATE, "%s: an earlier exchange between the processes failed; end them, and "
+                                         "resume from the last checkpoint", operation);
+  return GB_OK;
 }
 
 gb_status gb_comm_begin(gb_comm *comm, const char *operation) {
-  if (comm->broken)
-    return gb_fail(comm->context, GB_ESTATE, "%s: an earlier exchange between the processes failed; end them, and "
-                                             "resume from the last checkpoint", operation);
+  if (comm->job) gb_progress_drain(comm->job);
+  GB_TRY(gb_comm_check(comm, operation));
   comm->operation = operation;
   comm->together = false;
   return GB_OK;
 }
 
+/* Nothing can reach its messages any more: the job is broken. */
+static void break_job(gb_comm *comm) {
+  if (comm->job) atomic_store(&comm->job->broken, true);
+}
+
 gb_status gb_comm_end(gb_comm *comm, gb_status status) {
   comm->operation = NULL;
-  if (status != GB_OK && comm->size > 1 && !comm->together) comm->broken = true;
+  if (status != GB_OK && comm->size > 1 && !comm->together) break_job(comm);
   return status;
 }
 
+static const char *operation_of(const gb_comm *comm) { return comm->operation ? comm->operation : "dist"; }
+
+/* ====} */
+
+/* {==== Messages ==== */
+
+/* The rank in the job, as error texts name it. */
+static int in_job(const gb_comm *comm, int rank) { return comm->members ? comm->members[rank] : rank; }
+
+/* A view has that of when it was made. */
+static int64_t step_of(const gb_comm *comm) { return comm->fault ? comm->step : comm->job->step; }
+
 /* The failure of a transport, with what was asked of it. */
 static gb_status failed(gb_comm *comm, gb_status status, const gb_post *post) {
-  return gb_fail(comm->context, status, "%s: %s rank %d failed at step %lld on rank %d: %s",
-                 comm->operation ? comm->operation : "dist", post->sends ? "sending to" : "receiving from", post->peer,
-                 (long long)comm->step, comm->rank, comm->transport.error);
+  return gb_comm_fail(comm, status, "%s: %s rank %d failed at step %lld on rank %d: %s", operation_of(comm),
+                      post->sends ? "sending to" : "receiving from", in_job(comm, post->peer), (long long)step_of(comm),
+                      comm->job->rank, comm->job->transport.error);
 }
 
 gb_status gb_comm_post(gb_comm *comm, gb_tag tag, bool sends, int peer, void *data, size_t bytes, gb_post *out) {
+  gb_comm *job = comm->job;
   *out = (gb_post){ NULL, peer, sends, bytes };
-  gb_pulse_lock(comm->pulse);
-  gb_status status = comm->transport.post(&comm->transport, sends, peer, (int)tag, data, bytes, &out->message);
+  gb_pulse_lock(job->pulse);
+  gb_status status = job->transport.post(&job->transport, sends, in_job(comm, peer),
+                                         comm->channel * GB_PULSE_TAGS + (int)tag, data, bytes, &out->message);
   if (status != GB_OK) {
-    comm->broken = true;
+    break_job(comm);
     failed(comm, status, out);
   }
-  gb_pulse_unlock(comm->pulse);
+  gb_pulse_unlock(job->pulse);
   return status;
 }
 
@@ -93,23 +256,32 @@ static double seconds(void) {
 
 /* Look at every message once; *left is how many are not done. */
 static gb_status look(gb_comm *comm, gb_post *posts, int count, int *left) {
+  gb_transport *transport = &comm->job->transport;
   *left = 0;
   for (int i = 0; i < count; i++) {
     gb_post *post = &posts[i];
     size_t bytes = 0;
     bool done = false;
     if (!post->message) continue;
-    gb_status status = comm->transport.test(&comm->transport, post->message, &bytes, &done);
+    gb_status status = transport->test(transport, post->message, &bytes, &done);
     if (status != GB_OK) return post->message = NULL, failed(comm, status, post);
     if (!done) { ++*left; continue; }
     post->message = NULL;
     if (!post->sends && bytes != post->bytes)
-      return gb_fail(comm->context, GB_EIO, "%s: rank %d sent %zu bytes where rank %d expected %zu at step %lld; every "
-                                            "rank must make the same calls, with tensors of the same shape and dtype",
-                     comm->operation ? comm->operation : "dist", post->peer, bytes, comm->rank, post->bytes,
-                     (long long)comm->step);
+      return gb_comm_fail(comm, GB_EIO, "%s: rank %d sent %zu bytes where rank %d expected %zu at step %lld; every "
+                                        "rank must make the same calls, with tensors of the same shape and dtype",
+                          operation_of(comm), in_job(comm, post->peer), bytes, comm->job->rank, post->bytes,
+                          (long long)step_of(comm));
   }
   return GB_OK;
+}
+
+gb_status gb_comm_look(gb_comm *comm, gb_post *posts, int count, int *left) {
+  gb_pulse_lock(comm->job->pulse);
+  gb_status status = look(comm, posts, count, left);
+  gb_pulse_unlock(comm->job->pulse);
+  if (status != GB_OK) break_job(comm);
+  return status;
 }
 
 /* Give the processor away: at first for a moment, later for longer. */
@@ -118,48 +290,52 @@ static void nap(int turn) {
   nanosleep(&(struct timespec){ 0, turn < 1000 ? 20000 : 200000 }, NULL);
 }
 
-/* A rank whose heartbeat has stopped. */
+/* A rank whose heartbeat has stopped, or a job that is being left. */
 static gb_status check_pulse(gb_comm *comm) {
+  gb_comm *job = comm->job;
   double silent = 0;
-  gb_pulse_lock(comm->pulse);
-  int rank = gb_pulse_lost(comm->pulse, &silent);
-  gb_pulse_unlock(comm->pulse);
+  if (job->leaving)
+    return gb_comm_fail(comm, GB_ESTATE, "%s: the job was left before the exchange was done", operation_of(comm));
+  gb_pulse_lock(job->pulse);
+  int rank = gb_pulse_lost(job->pulse, &silent);
+  gb_pulse_unlock(job->pulse);
   if (rank < 0) return GB_OK;
-  return gb_fail(comm->context, GB_EIO, "%s: rank %d has given no sign of life for %.1f s: it is gone or stopped (rank "
-                                        "%d waits at step %lld); resume from the last checkpoint",
-                 comm->operation ? comm->operation : "dist", rank, silent, comm->rank, (long long)comm->step);
+  return gb_comm_fail(comm, GB_EIO, "%s: rank %d has given no sign of life for %.1f s: it is gone or stopped (rank "
+                                    "%d waits at step %lld); resume from the last checkpoint",
+                      operation_of(comm), rank, silent, job->rank, (long long)step_of(comm));
 }
 
 static gb_status too_long(gb_comm *comm, const gb_post *posts, int count) {
   int i = 0;
   while (i < count - 1 && !posts[i].message) i++;
-  return gb_fail(comm->context, GB_EIO, "%s: rank %d waited %g s for rank %d at step %lld; that rank stands still, or "
-                                        "makes other calls (gb.dist.init takes a longer timeout)",
-                 comm->operation ? comm->operation : "dist", comm->rank, comm->timeout, posts[i].peer,
-                 (long long)comm->step);
+  return gb_comm_fail(comm, GB_EIO, "%s: rank %d waited %g s for rank %d at step %lld; that rank stands still, or "
+                                    "makes other calls (gb.dist.init takes a longer timeout)",
+                      operation_of(comm), comm->job->rank, comm->timeout, in_job(comm, posts[i].peer),
+                      (long long)step_of(comm));
 }
 
 gb_status gb_comm_wait(gb_comm *comm, gb_post *posts, int count) {
+  gb_comm *job = comm->job;
   gb_status status = GB_OK;
   int left = 0;
   double until = 0;
   for (int turn = 0;; turn++) {
-    gb_pulse_lock(comm->pulse);
+    gb_pulse_lock(job->pulse);
     status = look(comm, posts, count, &left);
-    gb_pulse_unlock(comm->pulse);
+    gb_pulse_unlock(job->pulse);
     if (status != GB_OK || left == 0) break;
     nap(turn);
     if (turn % 64) continue;
-    if ((status = gb_poll(comm->context)) != GB_OK || (status = check_pulse(comm)) != GB_OK) break;
+    if ((status = gb_comm_poll(comm)) != GB_OK || (status = check_pulse(comm)) != GB_OK) break;
     double now = seconds();
     if (turn == 0) until = now + comm->timeout;
     else if (now > until) { status = too_long(comm, posts, count); break; }
   }
-  if (status != GB_OK) comm->broken = true;
-  gb_pulse_lock(comm->pulse);
+  if (status != GB_OK) break_job(comm);
+  gb_pulse_lock(job->pulse);
   for (int i = 0; i < count; i++)
-    if (posts[i].message) comm->transport.drop(&comm->transport, posts[i].message), posts[i].message = NULL;
-  gb_pulse_unlock(comm->pulse);
+    if (posts[i].message) job->transport.drop(&job->transport, posts[i].message), posts[i].message = NULL;
+  gb_pulse_unlock(job->pulse);
   return status;
 }
 
@@ -175,11 +351,15 @@ gb_status gb_comm_swap(gb_comm *comm, gb_tag tag, int to, void *out, size_t out_
   GB_TRY(gb_comm_post(comm, tag, false, from, in, in_bytes, &posts[0]));
   gb_status status = gb_comm_post(comm, tag, true, to, out, out_bytes, &posts[1]);
   if (status == GB_OK) return gb_comm_wait(comm, posts, 2);
-  gb_pulse_lock(comm->pulse);
-  comm->transport.drop(&comm->transport, posts[0].message);
-  gb_pulse_unlock(comm->pulse);
+  gb_pulse_lock(comm->job->pulse);
+  comm->job->transport.drop(&comm->job->transport, posts[0].message);
+  gb_pulse_unlock(comm->job->pulse);
   return status;
 }
+
+/* ====} */
+
+/* {==== What is built of messages ==== */
 
 /* In round k every rank tells the one 2^k further on, and hears from the one 2^k behind: then all have heard of all. */
 gb_status gb_comm_barrier(gb_comm *comm) {
@@ -215,3 +395,5 @@ gb_status gb_comm_gather(gb_comm *comm, const void *mine, size_t bytes, void *al
   }
   return GB_OK;
 }
+
+/* ====} */

@@ -3,7 +3,10 @@
  * Every rank makes the same calls in the same order. A call that fails leaves messages behind, so the job is broken
  * from then on: each later call says so, and processes end and resume from a checkpoint. Where all ranks have found the
  * same fault together, no message is left, and the job goes on. What is sent or received lies
- * in memory that gb_comm_free ends, which waits until no message can reach it. */
+ * in memory that gb_comm_free ends, which waits until no message can reach it.
+ *
+ * A gb_comm is a job, a group of some of its ranks (gb_comm_group), or a view of either for the thread of progress.h;
+ * all go through the transport of the job. */
 #ifndef GB_DIST_COMM_H
 #define GB_DIST_COMM_H
 
@@ -11,16 +14,35 @@
 #include "dist/transport.h"
 #include "tensor/context.h"
 
+typedef struct gb_progress gb_progress;
+
+/* Whoever holds on to a job or a group is told when the job is left. */
+typedef struct gb_comm_friend {
+  struct gb_comm_friend *before, *after;
+  void (*left)(struct gb_comm_friend *it);
+} gb_comm_friend;
+
+enum { GB_FAULT_BYTES = 512, GB_CHANNELS = 4000 };
+
 typedef struct gb_comm {
   gb_context *context;
-  gb_transport transport;             /* a job of one has none: its functions are NULL */
+  struct gb_comm *job;                /* the job itself, or that of the group or view; NULL: it was left */
   int rank, size, local_rank;
   double timeout;                     /* seconds that one message may take */
   int64_t step;                       /* rounds of shards so far, for error texts */
   const char *operation;              /* the call that runs, for error texts; NULL between */
-  bool broken;
   bool together;                      /* every rank fails in this call, knowingly: the job stays whole */
+  const int *members;                 /* of a group: the ranks in the job; NULL: all */
+  int holders;                        /* of a group */
+  int channel;                        /* of a group, which keeps its messages apart; 0: the job */
+  char *fault;                        /* of a view: where failures are written, GB_FAULT_BYTES; else NULL */
+  /* Of a job. */
+  gb_transport transport;             /* a job of one has none: its functions are NULL */
+  atomic_bool broken, leaving;        /* leaving: tasks need not be waited for */
   gb_pulse *pulse;                    /* the heartbeat; NULL in a job of one */
+  gb_progress *progress;              /* the thread of tasks; NULL: there were none */
+  int channels;                       /* groups that were made */
+  gb_comm_friend friends;             /* the ring of them; of a group: itself as one */
   struct gb_kept *kept;               /* memory that messages of a broken job may still reach */
 } gb_comm;
 
@@ -33,16 +55,38 @@ typedef struct gb_post { void *message; int peer; bool sends; size_t bytes; } gb
 
 /* Take over the transport. On failure it is closed. */
 gb_status gb_comm_new(gb_context *context, const gb_transport *transport, double timeout, gb_comm **out);
+/* A job of this process alone, which needs no end. */
+gb_comm gb_comm_alone(gb_context *context);
 /* clean: the recipe came to its end; then all ranks are waited for, as long as they live. */
 void gb_comm_close(gb_comm *comm, bool clean);
+/* Memory for messages, on any thread; NULL: there is none, text set. */
+void *gb_comm_take(gb_comm *comm, size_t bytes);
 void gb_comm_free(gb_comm *comm, void *memory); /* counted (gb_counted_alloc), or NULL; comm may be NULL */
+/* A message is left to itself: its memory stays as long as it may be reached. */
+void gb_comm_drop(gb_comm *comm, gb_post *post, void *memory);
 
-/* Around a call: GB_ESTATE where the job is broken; a call that fails breaks it. */
+/* Some ranks of a job, in rising order; all ranks of the job call this, with the same ones. The rank of a process that
+ * is none of them is -1. It has one holder, and is freed when the last one lets go; a job is held by nobody. */
+gb_status gb_comm_group(gb_comm *job, const int *members, int count, gb_comm **out);
+void gb_comm_hold(gb_comm *comm);
+void gb_comm_let_go(gb_comm *comm); /* NULL is fine */
+void gb_comm_befriend(gb_comm *job, gb_comm_friend *it);
+void gb_comm_part(gb_comm_friend *it); /* nothing where it was told, or is nobody's */
+
+/* Around a call: GB_ESTATE where the job is broken; a call that fails breaks it. begin waits for tasks (progress.h),
+ * check does not. */
+gb_status gb_comm_check(gb_comm *comm, const char *operation);
 gb_status gb_comm_begin(gb_comm *comm, const char *operation);
 gb_status gb_comm_end(gb_comm *comm, gb_status status);
+/* The failure of a call: the context's, or a task's. */
+gb_status gb_comm_fail(gb_comm *comm, gb_status status, const char *format, ...) GB_PRINTF(3, 4);
+/* gb_poll, on any thread. */
+gb_status gb_comm_poll(gb_comm *comm);
 
-/* Within a call. wait ends when every message is done; a message of another length than announced is an error. */
+/* Within a call. wait ends when every message is done; a message of another length than announced is an error. look
+ * does not wait: *left is how many are not done. */
 gb_status gb_comm_post(gb_comm *comm, gb_tag tag, bool sends, int peer, void *data, size_t bytes, gb_post *out);
+gb_status gb_comm_look(gb_comm *comm, gb_post *posts, int count, int *left);
 gb_status gb_comm_wait(gb_comm *comm, gb_post *posts, int count);
 gb_status gb_comm_transfer(gb_comm *comm, gb_tag tag, bool sends, int peer, void *data, size_t bytes);
 /* Send to one rank and receive from another at once. */

@@ -9,7 +9,7 @@
 
 #include "dist/transport.h"
 
-enum { GB_PULSE_TAG = 1000 };         /* of the messages; no call uses it */
+enum { GB_PULSE_TAGS = 8, GB_PULSE_TAG = 7 }; /* each channel has so many tags; that of the messages no call uses */
 
 typedef struct gb_pulse gb_pulse;
 

@@ -1,6 +1,10 @@
-/* tensors.c - collectives of tensors: their values go through the host's memory. */
+/* tensors.c - collectives of tensors: their values go through the host's memory. A call has three parts: prepare reads
+ * the tensor, run exchanges memory of the host, on any thread, and finish writes the results. */
 #include "dist/tensors.h"
 
+#include <stddef.h>
+
+#include "dist/progress.h"
 #include "graph/room.h"
 
 const char *const gb_dist_op_names[GB_DIST_OPS] = { "sum", "mean", "max", "or" };
@@ -36,28 +40,42 @@ gb_status gb_dist_write(gb_tensor *tensor, gb_dtype dtype, const void *host) {
   return status;
 }
 
-/* Memory for that many values, that messages may reach. */
-static gb_status take(gb_comm *comm, int64_t count, gb_dtype dtype, void **out) {
-  *out = gb_counted_resize(comm->context, NULL, (size_t)count * gb_dtype_bytes(dtype));
+/* ====} */
+
+/* {==== The parts of each call ==== */
+
+/* A call under way, or over. */
+struct gb_handle {
+  gb_comm_friend friend;              /* first: the job tells it */
+  gb_context *context;                /* counted */
+  gb_comm *comm;                      /* NULL: the job was left */
+  gb_dist_call call;                  /* the tensor is counted */
+  gb_lane lane;                       /* of the values in memory */
+  void *host, *more;
+  gb_task task;
+  gb_post post;                       /* of a message */
+  gb_tensor **made;                   /* new tensors, counted */
+  int n_made, rank, size;
+  bool over, orphan;                  /* it was waited for; nobody will */
+  gb_status status;                   /* once it is over */
+};
+
+static bool is_message(const gb_handle *h) { return h->call.kind >= GB_DIST_SEND; }
+static size_t bytes_of(const gb_handle *h) { return gb_lane_bytes(&h->lane); }
+
+/* Memory for so many values. */
+static gb_status take(gb_handle *h, int64_t count, void **out) {
+  *out = gb_comm_take(h->comm, (size_t)count * gb_dtype_bytes(h->lane.dtype));
   return *out ? GB_OK : GB_EMEMORY;
 }
 
-/* ====} */
-
-/* {==== Collectives ==== */
-
-gb_status gb_dist_broadcast(gb_comm *comm, gb_tensor *tensor, int source) {
-  gb_dtype dtype = (gb_dtype)tensor->dtype;
-  size_t bytes = (size_t)tensor->numel * gb_dtype_bytes(dtype);
-  void *host = NULL;
-  GB_TRY(gb_comm_begin(comm, "dist.broadcast"));
-  gb_status status = take(comm, tensor->numel, dtype, &host);
-  if (status == GB_OK && comm->rank == source) status = gb_dist_read(tensor, dtype, host);
-  if (status == GB_OK) status = gb_comm_broadcast(comm, source, host, bytes);
-  if (status == GB_OK && comm->rank != source) status = gb_dist_write(tensor, dtype, host);
-  gb_comm_free(comm, host);
-  return gb_comm_end(comm, status);
+/* Memory for the values, with these in it, where the rank has them to give. */
+static gb_status read_values(gb_handle *h, bool gives) {
+  GB_TRY(take(h, h->lane.count, &h->host));
+  return gives ? gb_dist_read(h->call.tensor, h->lane.dtype, h->host) : GB_OK;
 }
+
+static gb_status write_values(gb_handle *h) { return gb_dist_write(h->call.tensor, h->lane.dtype, h->host); }
 
 /* The numbers of a lane over their count. */
 static void divide(const gb_lane *lane, void *data, int64_t count, int by) {
@@ -65,6 +83,79 @@ static void divide(const gb_lane *lane, void *data, int64_t count, int by) {
     if (lane->dtype == GB_FLOAT32) ((float *)data)[i] /= (float)by;
     else ((double *)data)[i] /= by;
 }
+
+static gb_status prepare_broadcast(gb_handle *h) { return read_values(h, h->rank == h->call.peer); }
+static gb_status run_broadcast(gb_handle *h, gb_comm *comm) {
+  return gb_comm_broadcast(comm, h->call.peer, h->host, bytes_of(h));
+}
+static gb_status finish_broadcast(gb_handle *h) { return h->rank == h->call.peer ? GB_OK : write_values(h); }
+
+static gb_status prepare_reduce(gb_handle *h) { return read_values(h, true); }
+static gb_status run_reduce(gb_handle *h, gb_comm *comm) { return gb_comm_all_reduce(comm, &h->lane, h->host); }
+static gb_status finish_reduce(gb_handle *h) {
+  if (h->call.op == GB_DIST_MEAN) divide(&h->lane, h->host, h->lane.count, h->size);
+  return write_values(h);
+}
+
+/* A new tensor like the given one, but for its first dimension, with these values. */
+static gb_status make(gb_handle *h, int64_t first, const void *values) {
+  const gb_tensor *like = h->call.tensor;
+  int64_t shape[GB_MAX_NDIM];
+  gb_tensor **out = &h->made[h->n_made];
+  for (int i = 0; i < like->ndim; i++) shape[i] = i ? like->shape[i] : first;
+  GB_TRY(gb_tensor_new(h->context, (gb_dtype)like->dtype, like->ndim, shape, like->storage->device, out));
+  h->n_made++;
+  return gb_dist_write(*out, h->lane.dtype, values);
+}
+
+static gb_status prepare_gather(gb_handle *h) {
+  GB_TRY(take(h, h->lane.count * h->size, &h->more));
+  return read_values(h, true);
+}
+static gb_status run_gather(gb_handle *h, gb_comm *comm) {
+  return gb_comm_gather(comm, h->host, bytes_of(h), h->more);
+}
+static gb_status finish_gather(gb_handle *h) {
+  const gb_tensor *t = h->call.tensor;
+  for (int r = 0; r < h->size; r++) GB_TRY(make(h, t->ndim ? t->shape[0] : 0, (char *)h->more + (size_t)r *
+                                                bytes_of(h)));
+  return GB_OK;
+}
+
+static gb_status prepare_scatter(gb_handle *h) {
+  GB_TRY(take(h, h->lane.count / h->size, &h->more));
+  return read_values(h, true);
+}
+static gb_status run_scatter(gb_handle *h, gb_comm *comm) {
+  return gb_comm_reduce_scatter(comm, &h->lane, h->host, h->more);
+}
+static gb_status finish_scatter(gb_handle *h) {
+  if (h->call.op == GB_DIST_MEAN) divide(&h->lane, h->more, h->lane.count / h->size, h->size);
+  return make(h, h->call.tensor->shape[0] / h->size, h->more);
+}
+
+static gb_status prepare_send(gb_handle *h) { return read_values(h, true); }
+static gb_status prepare_recv(gb_handle *h) { return read_values(h, false); }
+static gb_status run_message(gb_handle *h, gb_comm *comm) { return gb_comm_wait(comm, &h->post, 1); }
+static gb_status finish_send(gb_handle *h) { return (void)h, GB_OK; }
+
+/* widens: values are those of sums; makes: new tensors, one of each rank or one. */
+static const struct {
+  const char *name;
+  gb_status (*prepare)(gb_handle *h), (*run)(gb_handle *h, gb_comm *comm), (*finish)(gb_handle *h);
+  bool widens, makes;
+} calls[] = {
+  [GB_DIST_BROADCAST] = { "dist.broadcast", prepare_broadcast, run_broadcast, finish_broadcast, false, false },
+  [GB_DIST_ALL_REDUCE] = { "dist.all_reduce", prepare_reduce, run_reduce, finish_reduce, true, false },
+  [GB_DIST_ALL_GATHER] = { "dist.all_gather", prepare_gather, run_gather, finish_gather, false, true },
+  [GB_DIST_REDUCE_SCATTER] = { "dist.reduce_scatter", prepare_scatter, run_scatter, finish_scatter, true, true },
+  [GB_DIST_SEND] = { "dist.send", prepare_send, run_message, finish_send, false, false },
+  [GB_DIST_RECV] = { "dist.recv", prepare_recv, run_message, write_values, false, false },
+};
+
+/* ====} */
+
+/* {==== Calls ==== */
 
 /* Can the op be taken of this dtype? */
 static gb_status check_op(gb_context *context, const char *who, gb_dtype dtype, gb_dist_op op) {
@@ -74,100 +165,178 @@ static gb_status check_op(gb_context *context, const char *who, gb_dtype dtype, 
                                      "or, bools max and or", who, gb_dist_op_names[op], gb_dtype_name(dtype));
 }
 
-static gb_lane lane_of(const gb_tensor *tensor, gb_dist_op op) {
+/* What can be told before anything is exchanged. */
+static gb_status check_call(const gb_comm *comm, const gb_dist_call *call) {
+  const gb_tensor *t = call->tensor;
+  const char *who = calls[call->kind].name + sizeof "dist." - 1;
+  if (calls[call->kind].widens) GB_TRY(check_op(comm->context, who, (gb_dtype)t->dtype, call->op));
+  if (call->kind == GB_DIST_REDUCE_SCATTER && (t->ndim == 0 || t->shape[0] % comm->size))
+    return gb_fail(comm->context, GB_ESHAPE, "%s: dimension 1 has %lld elements, which %d ranks cannot share evenly; "
+                                             "pad it", who, t->ndim ? (long long)t->shape[0] : 1LL, comm->size);
+  return GB_OK;
+}
+
+static void fill(gb_handle *h, gb_comm *comm, const gb_dist_call *call) {
   static const gb_reduction reductions[GB_DIST_OPS] = { GB_REDUCE_SUM, GB_REDUCE_SUM, GB_REDUCE_MAX, GB_REDUCE_OR };
-  return (gb_lane){ gb_lane_dtype((gb_dtype)tensor->dtype), reductions[op], tensor->numel };
+  gb_dtype dtype = (gb_dtype)call->tensor->dtype;
+  *h = (gb_handle){ .context = comm->context, .comm = comm, .call = *call, .rank = comm->rank,
+                    .size = comm->size };
+  h->lane = (gb_lane){ calls[call->kind].widens ? gb_lane_dtype(dtype) : dtype, reductions[call->op],
+                       call->tensor->numel };
 }
 
-gb_status gb_dist_all_reduce(gb_comm *comm, gb_tensor *tensor, gb_dist_op op) {
-  gb_lane lane = lane_of(tensor, op);
-  void *host = NULL;
-  GB_TRY(check_op(comm->context, "all_reduce", (gb_dtype)tensor->dtype, op));
-  GB_TRY(gb_comm_begin(comm, "dist.all_reduce"));
-  gb_status status = take(comm, lane.count, lane.dtype, &host);
-  if (status == GB_OK) status = gb_dist_read(tensor, lane.dtype, host);
-  if (status == GB_OK) status = gb_comm_all_reduce(comm, &lane, host);
-  if (status == GB_OK && op == GB_DIST_MEAN) divide(&lane, host, lane.count, comm->size);
-  if (status == GB_OK) status = gb_dist_write(tensor, lane.dtype, host);
-  gb_comm_free(comm, host);
-  return gb_comm_end(comm, status);
-}
-
-/* The tensor of one rank, made from its place among the values of all. */
-static gb_status place_of(gb_tensor *like, const void *all, int rank, gb_tensor **out) {
-  size_t bytes = (size_t)like->numel * gb_dtype_bytes((gb_dtype)like->dtype);
-  gb_context *context = gb_tensor_context(like);
-  GB_TRY(gb_tensor_new(context, (gb_dtype)like->dtype, like->ndim, like->shape, like->storage->device, out));
-  gb_status status = gb_tensor_write(*out, (const char *)all + (size_t)rank * bytes, bytes);
-  if (status != GB_OK) gb_drop(out);
-  return status;
-}
-
-gb_status gb_dist_all_gather(gb_comm *comm, gb_tensor *tensor, gb_tensor **out) {
-  gb_dtype dtype = (gb_dtype)tensor->dtype;
-  size_t bytes = (size_t)tensor->numel * gb_dtype_bytes(dtype);
-  void *mine = NULL, *all = NULL;
-  int made = 0;
-  GB_TRY(gb_comm_begin(comm, "dist.all_gather"));
-  gb_status status = take(comm, tensor->numel, dtype, &mine);
-  if (status == GB_OK) status = take(comm, tensor->numel * comm->size, dtype, &all);
-  if (status == GB_OK) status = gb_dist_read(tensor, dtype, mine);
-  if (status == GB_OK) status = gb_comm_gather(comm, mine, bytes, all);
-  while (status == GB_OK && made < comm->size) {
-    status = place_of(tensor, all, made, &out[made]);
-    made += status == GB_OK;
+/* Room for new tensors, and the message. */
+static gb_status prepare(gb_handle *h) {
+  if (calls[h->call.kind].makes) {
+    h->made = gb_counted_alloc(h->context, (size_t)h->size * sizeof(gb_tensor *));
+    if (!h->made) return GB_EMEMORY;
   }
-  while (status != GB_OK && made > 0) gb_drop(&out[--made]);
-  gb_comm_free(comm, mine);
-  gb_comm_free(comm, all);
+  GB_TRY(calls[h->call.kind].prepare(h));
+  if (!is_message(h)) return GB_OK;
+  return gb_comm_post(h->comm, GB_TAG_USER, h->call.kind == GB_DIST_SEND, h->call.peer, h->host, bytes_of(h),
+                      &h->post);
+}
+
+/* Memory for messages goes. */
+static void free_memory(gb_handle *h) {
+  if (h->post.message) gb_comm_drop(h->comm, &h->post, h->host);
+  else gb_comm_free(h->comm, h->host);
+  gb_comm_free(h->comm, h->more);
+  h->host = h->more = NULL;
+}
+
+static void drop_made(gb_handle *h) {
+  while (h->n_made) gb_drop(&h->made[--h->n_made]);
+  gb_counted_free(h->made);
+  h->made = NULL;
+}
+
+gb_status gb_dist_call_now(gb_comm *comm, const gb_dist_call *call, gb_tensor **out) {
+  gb_handle h;
+  GB_TRY(check_call(comm, call));
+  GB_TRY(gb_comm_begin(comm, calls[call->kind].name));
+  fill(&h, comm, call);
+  gb_status status = prepare(&h);
+  if (status == GB_OK) status = calls[call->kind].run(&h, comm);
+  if (status == GB_OK) status = calls[call->kind].finish(&h);
+  for (int i = 0; status == GB_OK && i < h.n_made; i++) gb_tensor_retain(out[i] = h.made[i]);
+  drop_made(&h);
+  free_memory(&h);
   return gb_comm_end(comm, status);
 }
 
-/* The part of the sum, from the host's memory. */
-static gb_status make_part(gb_tensor *like, const gb_lane *lane, const void *host, int size, gb_tensor **out) {
-  int64_t shape[GB_MAX_NDIM];
-  for (int i = 0; i < like->ndim; i++) shape[i] = i ? like->shape[i] : like->shape[i] / size;
-  GB_TRY(gb_tensor_new(gb_tensor_context(like), (gb_dtype)like->dtype, like->ndim, shape, like->storage->device, out));
-  gb_status status = gb_dist_write(*out, lane->dtype, host);
-  if (status != GB_OK) gb_drop(out);
-  return status;
+/* ====} */
+
+/* {==== Calls that are waited for later ==== */
+
+static gb_status run_task(gb_task *task) {
+  gb_handle *h = (gb_handle *)((char *)task - offsetof(gb_handle, task));
+  return calls[h->call.kind].run(h, &task->view);
 }
 
-gb_status gb_dist_reduce_scatter(gb_comm *comm, gb_tensor *tensor, gb_dist_op op, gb_tensor **out) {
-  gb_lane lane = lane_of(tensor, op);
-  void *host = NULL, *part = NULL;
-  GB_TRY(check_op(comm->context, "reduce_scatter", (gb_dtype)tensor->dtype, op));
-  if (tensor->ndim == 0 || tensor->shape[0] % comm->size)
-    return gb_fail(comm->context, GB_ESHAPE, "reduce_scatter: dimension 1 has %lld elements, which %d ranks cannot "
-                                             "share evenly; pad it", tensor->ndim ? (long long)tensor->shape[0] : 1LL,
-                   comm->size);
-  GB_TRY(gb_comm_begin(comm, "dist.reduce_scatter"));
-  gb_status status = take(comm, lane.count, lane.dtype, &host);
-  if (status == GB_OK) status = take(comm, lane.count / comm->size, lane.dtype, &part);
-  if (status == GB_OK) status = gb_dist_read(tensor, lane.dtype, host);
-  if (status == GB_OK) status = gb_comm_reduce_scatter(comm, &lane, host, part);
-  if (status == GB_OK && op == GB_DIST_MEAN) divide(&lane, part, lane.count / comm->size, comm->size);
-  if (status == GB_OK) status = make_part(tensor, &lane, part, comm->size, out);
-  gb_comm_free(comm, host);
-  gb_comm_free(comm, part);
-  return gb_comm_end(comm, status);
+static void destroy(gb_handle *h) {
+  gb_context *context = h->context;
+  gb_comm_part(&h->friend);
+  free_memory(h);
+  drop_made(h);
+  gb_tensor_release(h->call.tensor);
+  gb_comm_let_go(h->comm);
+  gb_counted_free(h);
+  gb_context_release(context);
 }
 
-/* One message, from or into a tensor. */
-static gb_status transfer(gb_comm *comm, gb_tensor *tensor, bool sends, int peer) {
-  gb_dtype dtype = (gb_dtype)tensor->dtype;
-  size_t bytes = (size_t)tensor->numel * gb_dtype_bytes(dtype);
-  void *host = NULL;
-  GB_TRY(gb_comm_begin(comm, sends ? "dist.send" : "dist.recv"));
-  gb_status status = take(comm, tensor->numel, dtype, &host);
-  if (status == GB_OK && sends) status = gb_dist_read(tensor, dtype, host);
-  if (status == GB_OK) status = gb_comm_transfer(comm, GB_TAG_USER, sends, peer, host, bytes);
-  if (status == GB_OK && !sends) status = gb_dist_write(tensor, dtype, host);
-  gb_comm_free(comm, host);
-  return gb_comm_end(comm, status);
+/* The job is left: tasks are done, messages are not waited for. */
+static void leave(gb_comm_friend *it) {
+  gb_handle *h = (gb_handle *)it;
+  if (!h->over && (is_message(h) || h->task.status != GB_OK)) h->over = true, h->status = GB_ESTATE;
+  if (h->over) free_memory(h);
+  gb_comm_let_go(h->comm);
+  h->comm = NULL;
+  if (h->orphan) destroy(h);
 }
 
-gb_status gb_dist_send(gb_comm *comm, gb_tensor *tensor, int to) { return transfer(comm, tensor, true, to); }
-gb_status gb_dist_recv(gb_comm *comm, gb_tensor *tensor, int from) { return transfer(comm, tensor, false, from); }
+/* Those that nobody waits for go once they are done. */
+static void bury_orphans(gb_comm *job) {
+  for (gb_comm_friend *it = job->friends.after, *next; it != &job->friends; it = next) {
+    gb_handle *h = (gb_handle *)it;
+    next = it->after;
+    if (it->left == leave && h->orphan && atomic_load(&h->task.done)) destroy(h);
+  }
+}
+
+gb_status gb_dist_call_begin(gb_comm *comm, const gb_dist_call *call, gb_handle **out) {
+  const char *name = calls[call->kind].name;
+  GB_TRY(check_call(comm, call));
+  GB_TRY(gb_comm_check(comm, name));
+  if (comm->job) bury_orphans(comm->job);
+  gb_handle *h = gb_counted_alloc(comm->context, sizeof *h);
+  if (!h) return GB_EMEMORY;
+  fill(h, comm, call);
+  gb_context_retain(h->context);
+  gb_tensor_retain(call->tensor);
+  gb_comm_hold(comm);
+  h->friend.left = leave;
+  comm->operation = name;
+  gb_status status = prepare(h);
+  if (status != GB_OK) return destroy(h), gb_comm_end(comm, status);
+  comm->operation = NULL;
+  h->task.run = run_task;
+  h->task.operation = name;
+  if (comm->job) gb_comm_befriend(comm->job, &h->friend);
+  if (comm->job && comm->size > 1) {
+    if (!is_message(h)) gb_progress_begin(comm, &h->task);
+  } else { /* alone: it is done at once */
+    h->over = true;
+    status = h->status = calls[call->kind].run(h, comm);
+    if (status == GB_OK) status = h->status = calls[call->kind].finish(h);
+    free_memory(h);
+    gb_comm_let_go(comm);
+    h->comm = NULL;
+    if (status != GB_OK) return destroy(h), status;
+  }
+  *out = h;
+  return GB_OK;
+}
+
+/* The exchange itself. A job that was left has ended tasks. */
+static gb_status settle(gb_handle *h) {
+  if (!h->comm) return h->task.status;
+  if (!is_message(h)) return gb_progress_wait(h->comm, &h->task);
+  GB_TRY(gb_comm_check(h->comm, calls[h->call.kind].name));
+  h->comm->operation = calls[h->call.kind].name;
+  return gb_comm_end(h->comm, calls[h->call.kind].run(h, h->comm));
+}
+
+gb_status gb_handle_wait(gb_handle *h) {
+  if (h->over && h->status != GB_OK)
+    return gb_fail(h->context, h->status, "%s: the exchange failed, or the job was left before it was waited for",
+                   calls[h->call.kind].name);
+  if (h->over) return GB_OK;
+  h->status = settle(h);
+  h->over = true;
+  if (h->status == GB_OK) h->status = calls[h->call.kind].finish(h);
+  free_memory(h);
+  return h->status;
+}
+
+bool gb_handle_is_done(gb_handle *h) {
+  int left = 0;
+  if (h->over || !h->comm) return true;
+  if (!is_message(h)) return atomic_load(&h->task.done);
+  return gb_comm_look(h->comm, &h->post, 1, &left) != GB_OK || left == 0;
+}
+
+gb_tensor *const *gb_handle_results(const gb_handle *h, int *count) {
+  *count = h->made ? h->n_made : 1;
+  return h->made ? h->made : &h->call.tensor;
+}
+
+const gb_dist_call *gb_handle_call(const gb_handle *h) { return &h->call; }
+
+void gb_handle_free(gb_handle *h) {
+  if (!h) return;
+  if (h->comm && !h->over && !is_message(h) && !atomic_load(&h->task.done)) h->orphan = true;
+  else destroy(h);
+}
 
 /* ====} */

@@ -34,15 +34,21 @@ void gb_reduce_into(const gb_lane *lane, void *left, const void *right, int64_t 
   loops[lane->reduction][kind](left, right, count);
 }
 
-gb_status gb_reduce_in_pieces(gb_context *context, const gb_lane *lane, void *left, const void *right, int64_t count) {
+/* comm NULL: on the thread of the context. */
+static gb_status add_up(gb_context *context, gb_comm *comm, const gb_lane *lane, void *left, const void *right,
+                        int64_t count) {
   size_t each = gb_dtype_bytes(lane->dtype);
   for (int64_t first = 0; first < count; first += GB_PIECE) {
     size_t skip = (size_t)first * each;
     int64_t some = count - first < GB_PIECE ? count - first : GB_PIECE;
-    GB_TRY(gb_poll(context));
+    GB_TRY(comm ? gb_comm_poll(comm) : gb_poll(context));
     gb_reduce_into(lane, (char *)left + skip, (const char *)right + skip, some);
   }
   return GB_OK;
+}
+
+gb_status gb_reduce_in_pieces(gb_context *context, const gb_lane *lane, void *left, const void *right, int64_t count) {
+  return add_up(context, NULL, lane, left, right, count);
 }
 
 /* ====} */
@@ -65,7 +71,8 @@ void gb_tree_free(gb_tree *tree) {
 
 void *gb_tree_leaf(gb_tree *tree) {
   if (tree->spares) return tree->spare[--tree->spares];
-  return gb_counted_resize(tree->context, NULL, gb_lane_bytes(&tree->lane));
+  size_t bytes = gb_lane_bytes(&tree->lane);
+  return tree->comm ? gb_comm_take(tree->comm, bytes) : gb_counted_resize(tree->context, NULL, bytes);
 }
 
 /* More than a tree needs goes. */
@@ -77,7 +84,7 @@ void gb_tree_spare(gb_tree *tree, void *data) {
 /* The node at place i and its right neighbour become their parent. */
 static gb_status join(gb_tree *tree, int i) {
   gb_tree_node *left = &tree->nodes[i], *right = left + 1;
-  GB_TRY(gb_reduce_in_pieces(tree->context, &tree->lane, left->data, right->data, tree->lane.count));
+  GB_TRY(add_up(tree->context, tree->comm, &tree->lane, left->data, right->data, tree->lane.count));
   tree->spare[tree->spares++] = right->data;
   memmove(right, right + 1, sizeof *right * (size_t)(tree->count - i - 2));
   tree->count--;
@@ -183,9 +190,9 @@ static gb_status halve(gb_comm *comm, const gb_lane *lane, void *data, void *spa
     int64_t count = keep.end - keep.first;
     GB_TRY(gb_comm_swap(comm, GB_TAG_REDUCE, partner, at(lane, data, give.first), (size_t)(give.end - give.first) *
                         each, partner, spare, (size_t)count * each));
-    if (!is_right) GB_TRY(gb_reduce_in_pieces(comm->context, lane, at(lane, data, keep.first), spare, count));
+    if (!is_right) GB_TRY(add_up(comm->context, comm, lane, at(lane, data, keep.first), spare, count));
     else { /* the partner's node is the left one */
-      GB_TRY(gb_reduce_in_pieces(comm->context, lane, spare, at(lane, data, keep.first), count));
+      GB_TRY(add_up(comm->context, comm, lane, spare, at(lane, data, keep.first), count));
       memcpy(at(lane, data, keep.first), spare, (size_t)count * each);
     }
     spans[*rounds + 1] = keep;
@@ -271,7 +278,7 @@ gb_status gb_comm_reduce_scatter(gb_comm *comm, const gb_lane *lane, void *data,
     memcpy(out, (char *)data + (size_t)comm->rank * part, part);
     return GB_OK;
   }
-  void *work = gb_counted_resize(comm->context, NULL, bytes);
+  void *work = gb_comm_take(comm, bytes);
   if (!work) return GB_EMEMORY;
   gb_status status = scatter_evenly(comm, lane, data, work, out);
   gb_comm_free(comm, work);

@@ -2,6 +2,8 @@
  * runtime/open.c. */
 #include "tensor/context.h"
 
+#include "tensor/counted.h"
+
 #include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
@@ -141,6 +143,14 @@ void *gb_counted_resize(gb_context *context, void *block, size_t bytes) {
   if (!fresh) return gb_fail_memory(context, bytes), NULL;
   *fresh = (counted){ context, bytes };
   return fresh + 1;
+}
+
+void *gb_counted_try(gb_context *context, size_t bytes) {
+  counted *head = NULL;
+  if (bytes > SIZE_MAX / 2 || !gb_budget_take(&context->budget, sizeof *head + bytes)) return NULL;
+  if (!(head = malloc(sizeof *head + bytes))) return gb_budget_give_back(&context->budget, sizeof *head + bytes), NULL;
+  *head = (counted){ context, bytes };
+  return head + 1;
 }
 
 void *gb_counted_alloc(gb_context *context, size_t bytes) {

@@ -134,6 +134,70 @@ describe("dist", function()
     expect(dist.any(false)):to_be(false)
   end)
 
+  it("begins calls that are waited for later", function()
+    local sums, handles = {}, {}
+    for i = 1, 5 do
+      sums[i] = gb.full({ 50000 * (i % 2) + 3 }, rank + i, { dtype = "float32" })
+      handles[i] = dist.all_reduce(sums[i], "sum", { async = true })
+    end
+    local gathered = dist.all_gather(gb.tensor { rank }, { async = true })
+    local part = dist.reduce_scatter(gb.ones(size * 2), "sum", { async = true })
+    local sent = dist.broadcast(gb.full({ 3 }, rank, { dtype = "int32" }), size - 1, { async = true })
+    dist.all_reduce(gb.ones(2)) -- comes after them, on every rank
+    for i = 5, 1, -1 do
+      expect(handles[i]:is_completed()):to_be(true)
+      expect(handles[i]:wait() == sums[i]):to_be(true)
+      expect(handles[i]:wait() == sums[i]):to_be(true)
+      expect(sums[i][1]:item()):to_be(size * i + size * (size - 1) // 2)
+    end
+    local all = gathered:wait()
+    expect(#all):to_be(size)
+    expect(all[size]:item()):to_be(size - 1)
+    expect(part:wait()):to_equal_bits(gb.full({ 2 }, size, { dtype = "float32" }))
+    expect(sent:wait():sum():item()):to_be(3 * (size - 1))
+    dist.all_reduce(gb.ones(100), "sum", { async = true }) -- nobody waits for it
+    collectgarbage()
+  end)
+
+  it("has messages both ways under way at once", function()
+    if size == 1 then return end
+    local to, from, n = (rank + 1) % size, (rank - 1) % size, 300000
+    local out, into = gb.full({ n }, rank, { dtype = "float32" }), gb.zeros(n)
+    local sending, receiving = dist.send(out, to, { async = true }), dist.recv(into, from, { async = true })
+    expect(receiving:wait() == into):to_be(true)
+    expect(sending:wait() == nil):to_be(true)
+    expect(into):to_equal_bits(gb.full({ n }, from, { dtype = "float32" }))
+  end)
+
+  it("makes groups", function()
+    local even, odd = {}, {}
+    for r = size - 1, 0, -1 do
+      local list = r % 2 == 0 and even or odd
+      list[#list + 1] = r
+    end
+    local mine = dist.new_group(even)
+    local other = #odd > 0 and dist.new_group(odd)
+    if rank % 2 == 1 then mine, other = other, mine end
+    local members = rank % 2 == 0 and even or odd
+    expect(dist.rank(mine)):to_be(rank // 2)
+    expect(dist.world_size(mine)):to_be(#members)
+    local sum, first = 0, rank % 2
+    for _, r in ipairs(members) do sum = sum + r end
+    expect(dist.all_reduce(gb.tensor { rank }, "sum", { group = mine }):item()):to_be(sum)
+    expect(dist.all_reduce(gb.tensor { rank }, "sum", { group = mine, async = true }):wait():item()):to_be(sum)
+    expect(dist.broadcast(gb.tensor { rank }, first, { group = mine }):item()):to_be(first)
+    expect(#dist.all_gather(gb.ones(1), { group = mine })):to_be(#members)
+    dist.barrier(mine)
+    if not other then return end
+    expect(dist.rank(other)):to_be(-1)
+    expect(function() dist.barrier(other) end):to_fail("is not in 'group'")
+    expect(function() dist.broadcast(gb.ones(1), 1 - first, { group = mine }) end):to_fail("is not in 'group'")
+    expect(function() dist.new_group { 0, 0 } end):to_fail("twice")
+    expect(function() dist.new_group { 0, size } end):to_fail("from 0 to")
+    expect(function() dist.new_group {} end):to_fail("has 0 ranks")
+    expect(function() dist.new_group { rank } end):to_fail("names other ranks than rank 0")
+  end)
+
   it("refuses what it cannot do", function()
     expect(function() dist.all_reduce(gb.ones(2), "or") end):to_fail("floats have sum, mean and max")
     expect(function() dist.all_reduce(gb.arange(2), "mean") end):to_fail("integers sum, max and or")
