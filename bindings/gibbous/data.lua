@@ -5,7 +5,7 @@ local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
 local define, own, private = native.define, native.own, native.private
 local format, match, pack, unpack, tointeger = string.format, string.match, table.pack, table.unpack, math.tointeger
-local move, min, math_type = table.move, math.min, math.type
+local move, min, max, math_type = table.move, math.min, math.max, math.type
 local read_dataset, read_sample = native.read_dataset, native.read_sample
 local data = gb.data
 
@@ -48,7 +48,7 @@ Loader.__index = Loader
 Loader.__name = "gb.data.DataLoader"
 native.classes.DataLoader = Loader
 
--- The native loader over a dataset: the loader's own, or the samples of an epoch in their order.
+-- The native loader over a dataset: the loader's own.
 local function open_native(mine, dataset)
   mine.native = native.loader(dataset, mine.batch_size, mine.shuffle, mine.drop_last, mine.prefetch, mine.seed,
     mine.batches, mine.workers)
@@ -70,17 +70,19 @@ end
 
 data.DataLoader = define("gb.data.DataLoader(dataset: any; batch_size: size = 1, shuffle: bool = false, drop_last: \z
   bool = false, prefetch: int = 2, seed?: int, workers: int = 0, batches?: size, sampler?: any, batch_sampler?: any, \z
-  collate?: function) -> loader: Batches of a dataset, native or a table with `#` and get(i). prefetch: batches read \z
+  collate?: function, parts?: module) -> loader: Batches of a dataset, native or a table with `#` and get(i). prefetch: batches read \z
   ahead (native datasets). workers: threads that share the samples of a batch (native datasets: images); the batches \z
   are the same for any number. seed: gb's own unless given. batches = n (native datasets): an epoch is n batches of \z
   samples drawn at random, with replacement. sampler: what gives the order of the samples, or a list of positions; \z
   batch_sampler: the same of batches, a list of lists. collate(samples) makes a batch: each sample is a list of its \z
   values with n; what it returns is what the loop gets. A batch_sampler and a collate function run on the recipe's \z
-  thread. Example: \z
+  thread. parts: a model that gb.nn.parallel.DataParallel gave; each process of the job reads only its part of each \z
+  batch, that of its virtual shards. Example: \z
   local loader = gb.data.DataLoader(gb.data.TensorDataset(gb.rand(8, 4)), { batch_size = 4, shuffle = true })",
   "strict",
   function(dataset, mine)
     check_options(mine)
+    mine.view = mine.parts and native.parts_for(mine.parts)
     mine.dataset, mine.seed, mine.epoch, mine.batch = dataset, mine.seed or (native.get_rng()), 0, 0
     if native.is_dataset(dataset) then
       mine.is_native = mine.batch_sampler == nil and not mine.collate
@@ -183,11 +185,89 @@ local function drawn_sample(mine, at)
   return unpack(sample, 1, sample.n)
 end
 
--- A batch that is made on the recipe's thread.
-local function lua_batch(mine)
-  local count, get = native.reader_of(mine.dataset, "DataLoader")
-  if mine.batch >= batches_of(mine) then return nil end
-  local positions = positions_of(mine, count)
+-- {==== what one process of a job reads ====
+-- A view is what one process reads of a loader: { shards, rank, size }: of each batch the samples that its virtual
+-- shards take, as runtime/dist/shards.c cuts it; or { rank, size }: each size-th batch, from the rank-th on.
+
+-- Where the part of a batch of n samples begins, from 0, and how many there are in it.
+function native.part_of(view, n)
+  local function edge(rank) return n * (view.shards * rank // view.size) // view.shards end
+  local first = edge(view.rank)
+  return first, edge(view.rank + 1) - first
+end
+local part_of = native.part_of
+
+-- A batch without samples, of one with some.
+local function emptied(batch)
+  for i = 1, batch.n do batch[i] = native.cut(batch[i], 1, 0) end
+  return batch
+end
+
+-- The view's part of a whole batch.
+local function part_of_batch(mine, view, batch)
+  mine.rows = native.samples_of(batch, "DataLoader")
+  local first, rows = part_of(view, mine.rows)
+  for i = 1, batch.n do batch[i] = native.cut(batch[i], first + 1, rows) end
+  return batch
+end
+
+-- How many samples the batch where the loader stands has.
+local function rows_there(mine, count) return min(mine.batch_size, count - mine.batch * mine.batch_size) end
+
+-- The positions of so many samples that come after `first` in an order, or as they lie.
+local function stretch(list, order, first, rows)
+  for i = first + 1, first + rows do list[#list + 1] = order and order[i] or i end
+  return list
+end
+
+-- The samples of an epoch that are read ahead of a view, in their order, and how many of a whole batch. Of a view of
+-- shards a last, short batch is not among them: its part may be the larger one.
+local function order_of_view(mine, view)
+  local order, size, list = order_of(mine, count_of(mine)), mine.batch_size, {}
+  local count = order and #order or count_of(mine)
+  if not view.shards then
+    for batch = view.rank, batches_of(mine) - 1, view.size do
+      stretch(list, order, batch * size, min(size, count - batch * size))
+    end
+    return list, size
+  end
+  local skipped, rows = part_of(view, size)
+  for batch = 0, count // size - 1 do stretch(list, order, batch * size + skipped, rows) end
+  return list, rows
+end
+
+-- A batch of a view that is read ahead: each epoch has a native loader of its own, over the samples of the view.
+local function ahead_of_view(mine, view)
+  local seen = mine.seen
+  if not seen or seen.view ~= view or seen.epoch ~= mine.epoch or seen.batch ~= mine.batch then
+    if seen then seen.native:close() end
+    local list, size = order_of_view(mine, view)
+    seen = { view = view, epoch = mine.epoch, native = native.loader(native.subset(mine.dataset, list, "DataLoader"),
+      size, false, false, mine.prefetch, mine.seed, nil, mine.workers) }
+    local before = view.shards and mine.batch or (mine.batch - view.rank + view.size - 1) // view.size
+    seen.native:seek(mine.epoch, before)
+    mine.seen = seen
+  end
+  seen.batch = mine.batch + (view.shards and 1 or view.size)
+  return seen.native:next()
+end
+
+-- A native dataset's batch of a view. One without samples is made of the first that there is.
+local function view_batch(mine, view)
+  local order = order_of(mine, count_of(mine))
+  mine.rows, mine.drifted = rows_there(mine, order and #order or count_of(mine)), true
+  if not view.shards then return ahead_of_view(mine, view) end
+  local skipped, rows = part_of(view, mine.rows)
+  if rows > 0 and mine.rows == mine.batch_size then return ahead_of_view(mine, view) end
+  local positions = stretch({}, order, mine.batch * mine.batch_size + (rows > 0 and skipped or 0), max(rows, 1))
+  local batch = pack(native.read_batch(mine.dataset, positions, mine.seed, mine.epoch))
+  return unpack(rows > 0 and batch or emptied(batch), 1, batch.n)
+end
+
+-- ====}
+
+-- The samples at these positions as a batch, made on the recipe's thread.
+local function read_positions(mine, get, positions)
   if native.is_dataset(mine.dataset) then
     if not mine.collate then return native.read_batch(mine.dataset, positions, mine.seed, mine.epoch) end
     get = function(at) return drawn_sample(mine, at) end
@@ -198,11 +278,44 @@ local function lua_batch(mine)
   return (mine.collate or native.collate)(samples)
 end
 
--- A batch that is read ahead. With a sampler each epoch has a native loader of its own, over the samples in their
--- order.
-local function native_batch(mine)
-  if mine.sampler == nil then return mine.native:next() end
+-- A batch that is made on the recipe's thread, or a view's part of it. What a collate function makes of a whole batch
+-- may hang on all of its samples, so that is cut when it is made.
+local function lua_batch(mine, view)
+  local count, get = native.reader_of(mine.dataset, "DataLoader")
   if mine.batch >= batches_of(mine) then return nil end
+  local positions, is_empty = positions_of(mine, count), false
+  mine.rows = #positions
+  if view and view.shards and not mine.collate then
+    local first, rows = part_of(view, #positions)
+    is_empty = rows == 0
+    positions = is_empty and { positions[1] } or move(positions, first + 1, first + rows, 1, {})
+  end
+  local batch = pack(read_positions(mine, get, positions))
+  if batch[1] == nil then return nil end
+  if is_empty then batch = emptied(batch)
+  elseif view and view.shards and mine.collate then batch = part_of_batch(mine, view, batch) end
+  return unpack(batch, 1, batch.n)
+end
+
+-- Stand at this place: no batch before it is read.
+local function stand(mine, epoch, batch)
+  mine.epoch, mine.batch, mine.drifted = epoch, batch, nil
+  if mine.native and mine.sampler == nil then mine.native:seek(epoch, batch)
+  else mine.native_epoch = nil end
+end
+
+-- A batch that is read ahead, or a view's part of it. With a sampler each epoch has a native loader of its own, over
+-- the samples in their order.
+local function native_batch(mine, view)
+  if mine.batches and view and view.shards then -- drawn natively, by no order that could be cut
+    local batch = pack(mine.native:next())
+    if batch[1] == nil then return nil end
+    return unpack(part_of_batch(mine, view, batch), 1, batch.n)
+  end
+  if mine.drifted and not view then stand(mine, mine.epoch, mine.batch) end -- a view went on without it
+  if mine.sampler == nil and (not view or mine.batches) then return mine.native:next() end
+  if mine.batch >= batches_of(mine) then return nil end
+  if view then return view_batch(mine, view) end
   if mine.native_epoch ~= mine.epoch then
     if mine.native then mine.native:close() end
     mine.native = nil
@@ -214,26 +327,32 @@ local function native_batch(mine)
   return mine.native:next()
 end
 
--- Stand at this place: no batch before it is read.
-local function stand(mine, epoch, batch)
-  mine.epoch, mine.batch = epoch, batch
-  if mine.native and mine.sampler == nil then mine.native:seek(epoch, batch)
-  else mine.native_epoch = nil end
-end
-
 -- Where a loop that was left begins again: at the first batch, but of a shuffled loader in the next order.
 local function begin_again(mine)
   local random = mine.shuffle or mine.batches or mine.sampler ~= nil or mine.batch_sampler ~= nil
   stand(mine, mine.epoch + (random and 1 or 0), 0)
 end
 
-Loader.iter = define("DataLoader:iter(device?: device; resume: bool = false) -> function: The batches of one epoch \z
-  from its beginning; the next call begins the next epoch, also where a loop was left by break. With resume the loop \z
-  goes on where a checkpoint that was loaded, or a loop that was left, stood. device moves each tensor there. There \z
-  is one place to stand, so one loop at a time. Example: for x, y in loader:iter(\"cpu\") do print(x.shape, y.shape) \z
-  end", "strict", function(self, device, options)
-  local mine, finished, loop = private(self, "loader"), false, {}
-  if mine.batch > 0 and not mine.loaded and not options.resume then begin_again(mine) end
+-- The next batch, or what a view has of it; nil at the end of an epoch.
+local function next_batch(mine, view)
+  if mine.is_native then return native_batch(mine, view) end
+  return lua_batch(mine, view)
+end
+
+-- Go on to a batch of the view, where it has whole ones.
+local function skip_others(mine, view)
+  if not view or view.shards then return end
+  while mine.batch < batches_of(mine) and mine.batch % view.size ~= view.rank do
+    if mine.is_native and mine.batches then mine.native:next() end
+    mine.batch = mine.batch + 1
+  end
+end
+
+-- The batches of an epoch, or what a view has of them.
+function native.iterate(mine, device, resume, view)
+  local finished, loop = false, {}
+  if view and view.size == 1 then view = nil end
+  if mine.batch > 0 and not mine.loaded and not resume then begin_again(mine) end
   mine.loop, mine.loaded = loop, nil
   return function()
     if finished then return nil end
@@ -241,8 +360,8 @@ Loader.iter = define("DataLoader:iter(device?: device; resume: bool = false) -> 
     if mine.loop ~= loop then
       fail("DataLoader: another loop over this loader was begun; give each loop a DataLoader of its own")
     end
-    local batch
-    if mine.is_native then batch = pack(native_batch(mine)) else batch = pack(lua_batch(mine)) end
+    skip_others(mine, view)
+    local batch = pack(next_batch(mine, view))
     if batch[1] == nil then
       if mine.collate and mine.batch < batches_of(mine) then
         fail("DataLoader: the collate function returned nothing")
@@ -259,6 +378,15 @@ Loader.iter = define("DataLoader:iter(device?: device; resume: bool = false) -> 
     end
     return unpack(batch, 1, batch.n)
   end
+end
+
+Loader.iter = define("DataLoader:iter(device?: device; resume: bool = false) -> function: The batches of one epoch \z
+  from its beginning; the next call begins the next epoch, also where a loop was left by break. With resume the loop \z
+  goes on where a checkpoint that was loaded, or a loop that was left, stood. device moves each tensor there. There \z
+  is one place to stand, so one loop at a time. Example: for x, y in loader:iter(\"cpu\") do print(x.shape, y.shape) \z
+  end", "strict", function(self, device, options)
+  local mine = private(self, "loader")
+  return native.iterate(mine, device, options.resume, mine.view)
 end)
 
 Loader.state_dict = define("DataLoader:state_dict() -> table: Where the loader stands: saved and restored with a \z
@@ -283,7 +411,7 @@ Loader.load_state_dict = define("DataLoader:load_state_dict(state: table): Go on
         epoch, most))
     end
     local was = mine.seed
-    mine.seed, mine.order, mine.order_epoch, mine.loaded = seed, nil, nil, true
+    mine.seed, mine.order, mine.order_epoch, mine.loaded, mine.seen = seed, nil, nil, true, nil
     if seed ~= was and mine.is_native and mine.sampler == nil then
       mine.native:close()
       open_native(mine, mine.dataset)
@@ -319,8 +447,8 @@ data.first_batches = define("gb.data.first_batches(loader: loader, n: count; dev
   batches that a DataLoader gives now, kept, as a DataLoader of its own: the same ones in each epoch, to try a model \z
   with. Example: local few = gb.data.first_batches(gb.data.DataLoader(gb.data.TensorDataset(gb.rand(8, 4)), { \z
   batch_size = 4 }), 1) print(#few)", "strict", function(loader, n, options)
-  local list, next_batch = {}, loader:iter(options.device)
-  for i = 1, min(n, #loader) do list[i] = pack(next_batch()) end
+  local list, source = {}, loader:iter(options.device)
+  for i = 1, min(n, #loader) do list[i] = pack(source()) end
   return data.batches(list)
 end)
 

@@ -17,7 +17,7 @@ native.classes.DataParallel = DataParallel
 local function state_of(self)
   local mine = private(self, "parallel")
   if not mine then fail("DataParallel: it is a method of what gb.nn.parallel.DataParallel(model) gives") end
-  return mine.state
+  return mine.state, mine
 end
 
 function DataParallel:forward(...) return self.module(...) end
@@ -37,21 +37,21 @@ local function each(values, fn)
   end
 end
 
--- The number of samples: dimension 1 of every tensor that has one.
-local function samples_of(values)
+-- The number of samples: dimension 1 of every tensor that has one. who: the call, for errors.
+local function samples_of(values, who)
   local samples
   each(values, function(t)
     if t.ndim == 0 then return end
     local n = t.shape[1]
     if samples and n ~= samples then
-      fail(format("DataParallel:shards: dimension 1 counts the samples, and tensors of the batch have %d and %d",
-        samples, n))
+      fail(format("%s: dimension 1 counts the samples, and tensors of the batch have %d and %d", who, samples, n))
     end
     samples = n
   end)
-  if not samples then fail("DataParallel:shards: there is no tensor in the batch to cut into shards") end
+  if not samples then fail(format("%s: there is no tensor in the batch to cut into shards", who)) end
   return samples
 end
+native.samples_of = samples_of
 
 local function cut(value, first, count)
   if is_tensor(value) then return value.ndim > 0 and value:narrow(1, first, count) or value end
@@ -62,11 +62,50 @@ local function cut(value, first, count)
   end
   return part
 end
+native.cut = cut
+
+-- What a loader reads for a model in this process (data.lua); from then on the model is given such parts.
+function native.parts_for(model)
+  local mine = private(model, "parallel")
+  if not mine then fail("DataLoader: 'parts' is a model that gb.nn.parallel.DataParallel(model) gave") end
+  mine.view = { shards = mine.shards, rank = gb.dist.rank(), size = gb.dist.world_size() }
+  return mine.view
+end
+
+-- How many samples the whole batch has of which this process was given so many, and how many of them come before.
+local function whole_batch(mine, rows)
+  local view = mine.view
+  if not view or view.size == 1 then return rows, 0 end
+  local all, total = gb.dist.all_gather_object(rows), 0
+  for i = 1, #all do total = total + all[i] end
+  for i = 1, #all do
+    local _, part = native.part_of({ shards = view.shards, rank = i - 1, size = view.size }, total)
+    if part ~= all[i] then
+      fail(format("DataParallel:shards: rank %d was given %d samples of a batch of %d, and its part is %d; give what a \z
+        DataLoader with parts = model gave", i - 1, all[i], total, part))
+    end
+  end
+  return total, (native.part_of(view, total))
+end
 
 -- ====}
 
 -- A table whose end ends the round that a loop has left early.
 local function guard_of(state) return setmetatable({}, { __close = function() state:abandon() end }) end
+
+-- A round over the shards of this process: slices of the batch, which holds the samples that come after so many of all.
+function native.round(self, batch, samples, before)
+  local state, mine = state_of(self)
+  state:begin(Module.parameters(self.module), Module.buffers(self.module), samples, mine.holds)
+  local function step()
+    local first, count = state:next()
+    if not first then return nil end
+    local parts = {}
+    for i = 1, batch.n do parts[i] = cut(batch[i], first - before, count) end
+    return unpack(parts, 1, batch.n)
+  end
+  return step, nil, nil, guard_of(state)
+end
 
 DataParallel.shards = define("DataParallel:shards(batch...: any) -> function: Run the loop's body once for each \z
   virtual shard of this process, on its slices of the batch: of tensors along dimension 1, of tables of tensors \z
@@ -76,17 +115,10 @@ DataParallel.shards = define("DataParallel:shards(batch...: any) -> function: Ru
   samples, a loop within a loop, processes that do not agree. Example: local ddp = \z
   gb.nn.parallel.DataParallel(gb.nn.Linear(4, 2)) for part in ddp:shards(gb.rand(16, 4)) do \z
   ddp(part):sum():backward() end", "strict", function(self, ...)
-  local state, batch = state_of(self), pack(...)
-  local samples = samples_of(batch)
-  state:begin(Module.parameters(self.module), Module.buffers(self.module), samples, private(self, "parallel").holds)
-  local function step()
-    local first, count = state:next()
-    if not first then return nil end
-    local parts = {}
-    for i = 1, batch.n do parts[i] = cut(batch[i], first, count) end
-    return unpack(parts, 1, batch.n)
-  end
-  return step, nil, nil, guard_of(state)
+  local _, mine = state_of(self)
+  local batch = pack(...)
+  local samples, before = whole_batch(mine, samples_of(batch, "DataParallel:shards"))
+  return native.round(self, batch, samples, before)
 end)
 
 DataParallel.no_sync = define("DataParallel:no_sync(fn: function, arguments...: any) -> any: Run fn(...), whose loops \z
@@ -114,6 +146,28 @@ DataParallel.record = define("DataParallel:record(loss: tensor|number): In the l
   state_of(self):record(is_tensor(loss) and loss:item() or loss)
 end)
 
+DataParallel.backward = define("DataParallel:backward(fn: function, batch...: any) -> number: One step's gradients in one \z
+  call: fn(batch...) runs for each virtual shard of this process, on its slices, and gives the shard's loss, whose \z
+  backward runs; where it gives two, as a scaled loss and the loss itself, the second is what is recorded. Returns the \z
+  mean loss over the whole batch. The rest is as in DataParallel:shards. Errors: a loss that is no tensor. Example: \z
+  local ddp = gb.nn.parallel.DataParallel(gb.nn.Linear(4, 2)) print(ddp:backward(function(x) return \z
+  ddp(x):square():mean() end, gb.rand(16, 4)))", "strict", function(self, fn, ...)
+  local next_part, _, _, guard = self:shards(...)
+  local _ <close> = guard
+  local parts = pack(next_part())
+  while parts[1] ~= nil do
+    local loss, shown = fn(unpack(parts, 1, parts.n))
+    if not is_tensor(loss) then
+      fail(format("DataParallel:backward: the function gave a %s; it gives the shard's loss, a tensor",
+        native.type_name(loss)))
+    end
+    self:record(shown == nil and loss or shown)
+    loss:backward()
+    parts = pack(next_part())
+  end
+  return self:loss()
+end)
+
 DataParallel.loss = define("DataParallel:loss() -> number: The mean of what the shards of the last batch recorded, \z
   over all processes and by their numbers of samples; NaN where none did. Example: \z
   print(gb.nn.parallel.DataParallel(model):loss())", "strict", function(self) return state_of(self):loss() end)
@@ -135,7 +189,7 @@ parallel.DataParallel = define("gb.nn.parallel.DataParallel(module: module; shar
   local self = DataParallel()
   self.module = module
   local state = native.shards(options.shards)
-  own(self, "parallel", { state = state })
+  own(self, "parallel", { state = state, shards = options.shards })
   state:agree(named_tensors(module))
   return self
 end)
