@@ -1,4 +1,4 @@
--- cifar_efficientnet.lua - EfficientNet-B0 over small pictures, with an average of its weights, by a loop of its own.
+-- cifar_efficientnet.lua - EfficientNet-B0 over small pictures, with an average of its weights, by gb.Trainer.
 --
 --   gibbous recipes/cifar_efficientnet.lua --data FOLDER     (train/CLASS/*.jpg and test/CLASS/*.jpg, 32 x 32)
 --
@@ -8,7 +8,7 @@
 -- allow half an hour on two cores.
 
 local gb = require "gibbous"
-local nn, F, amp, optim, data = gb.nn, gb.nn.functional, gb.amp, gb.optim, gb.data
+local nn, F, data = gb.nn, gb.nn.functional, gb.data
 local T = data.transforms
 
 local args = gb.args {
@@ -16,9 +16,11 @@ local args = gb.args {
   { "model", "b0", "b0, or tiny: a quarter as wide, with one block a stage" },
   { "precision", "bf16-mixed", "32-true, 16-mixed, bf16-mixed, 16-true or bf16-true" },
   { "device", gb.best_device(), "cpu, cuda or cuda:N" },
-  { "epochs", 5, least = 1 }, { "batch", 128, least = 2 }, { "lr", 2e-3, least = 0 }, { "seed", 1 },
+  { "epochs", 5, "passes over the pictures", least = 1 }, { "batch", 128, "pictures a step", least = 2 },
+  { "lr", 2e-3, "of AdamW, at its highest", least = 0 }, { "seed", 1, "same seed, same bits" },
   { "decay", 0.99, "how much of the average stays at each step", least = 0 },
   { "dropout", 0.2, "before the head", least = 0 }, { "drop_path", 0.2, "of the last block", least = 0 },
+  { "augment", true, "shift and mirror pictures that train" },
   { "workers", 2, "threads that read and transform pictures", least = 0 },
   { "out", "cifar_efficientnet.safetensors", "where the averaged weights go (\"\": nowhere)", writes = true },
   { "checkpoint", "", "folder for a checkpoint after every epoch" },
@@ -33,7 +35,6 @@ local stages = {
 local models = { b0 = { share = 1 }, tiny = { share = 4, blocks = 1 } }
 local shape = models[args.model] or error("cifar_efficientnet: --model is b0 or tiny", 0)
 gb.manual_seed(args.seed)
-local precision = amp.precision(args.precision)
 
 -- A convolution and its norm, of channels for themselves where there are groups.
 local function conv(inputs, outputs, kernel, stride, groups)
@@ -85,56 +86,23 @@ function EfficientNet:forward(x)
 end
 
 local to_numbers, scale = T.to_float(), T.normalize({ 0.491, 0.482, 0.447 }, { 0.247, 0.244, 0.262 })
-local train = data.images(args.data .. "/train", {
-  transform = T.compose { T.random_crop(32, { padding = 4 }), T.flip(), to_numbers, scale },
-})
-local test = data.images(args.data .. "/test", { transform = T.compose { to_numbers, scale } })
-local loader = data.DataLoader(train, {
-  batch_size = args.batch, shuffle = true, drop_last = true, seed = args.seed, workers = args.workers,
-})
+local plain, varied = { to_numbers, scale }, { T.random_crop(32, { padding = 4 }), T.flip(), to_numbers, scale }
+local train = data.images(args.data .. "/train", { transform = T.compose(args.augment and varied or plain) })
+local test = data.images(args.data .. "/test", { transform = T.compose(plain) })
 
-local model = EfficientNet(#train:classes()):to(args.device, precision)
-local opt = optim.AdamW(optim.groups(model, { weight_decay = 0.05 }), { lr = args.lr })
-local steps = args.epochs * #loader
-local schedule = optim.lr.Cosine(opt, { warmup = steps // 10, steps = steps - steps // 10 })
-local average = optim.EMA(model, { decay = args.decay, warmup = true, use_buffers = true })
-local scaler = amp.GradScaler(precision)
-
--- The accuracy on the test pictures, in percent.
-local function evaluate()
-  local metrics = gb.Metrics { "accuracy" }
-  model:eval()
-  gb.no_grad(function()
-    for x, y in data.DataLoader(test, { batch_size = 500, workers = args.workers }):iter(args.device) do
-      metrics:update(amp.autocast(precision, model, x), y)
-    end
-  end)
-  model:train()
-  return 100 * metrics:compute().accuracy
-end
-
-local parts = {
-  model = model, optimizer = opt, schedule = schedule, average = average, scaler = scaler, loader = loader,
+local trainer = gb.Trainer {
+  model = EfficientNet(#train:classes()), loss = F.cross_entropy, metrics = { "accuracy" },
+  optimizer = { "AdamW", lr = args.lr, weight_decay = 0.05 }, schedule = { "Cosine", warmup = 0.1 },
+  average = { mode = "ema", decay = args.decay, warmup = true },
+  precision = args.precision, device = args.device, epochs = args.epochs,
+  checkpoint = args.checkpoint ~= "" and { args.checkpoint, keep = 2 } or nil,
+  resume = args.resume ~= "" and args.resume,
 }
-local files = args.checkpoint ~= "" and gb.Checkpoints(args.checkpoint, { keep = 2 })
-local first = 1
-if args.resume ~= "" then first = gb.io.load_checkpoint(args.resume, parts).epoch + 1 end
-
-for epoch = first, args.epochs do
-  local bar = gb.progress(#loader, "epoch " .. epoch)
-  for x, y in loader:iter(args.device) do
-    opt:zero_grad()
-    local loss = amp.autocast(precision, function() return F.cross_entropy(model(x), y) end)
-    scaler:scale(loss):backward()
-    scaler:step(opt)
-    scaler:update()
-    schedule:step()
-    average:update_parameters(model)
-    bar:update(1, { loss = loss, scale = scaler })
-  end
-  bar:close(("test accuracy of the average %.2f %%"):format(average:apply(evaluate)))
-  parts.extra = { epoch = epoch, step = epoch * #loader }
-  if files then files:save(parts, parts.extra) end
-end
-average:copy_to(model)
-if args.out ~= "" then gb.save(args.out, model:state_dict()) end
+local values = trainer:fit(
+  data.DataLoader(train, {
+    batch_size = args.batch, shuffle = true, drop_last = true, seed = args.seed, workers = args.workers,
+  }),
+  data.DataLoader(test, { batch_size = 500, workers = args.workers })
+)
+print(("test accuracy of the average %.2f %%"):format(100 * values.val_accuracy))
+if args.out ~= "" then gb.save(args.out, trainer.model:state_dict()) end

@@ -15,8 +15,11 @@ local args = gb.args {
   { "model", "resnet20", "resnet20, resnet18 or resnet50" },
   { "precision", "bf16-mixed", "32-true, 16-mixed, bf16-mixed, 16-true or bf16-true" },
   { "device", gb.best_device(), "cpu, cuda or cuda:N" },
-  { "epochs", 8, least = 1 }, { "batch", 128, least = 1 }, { "seed", 1 },
-  { "lr", 0.1, "of SGD with momentum 0.9", least = 0 }, { "weight_decay", 5e-4, least = 0 },
+  { "epochs", 8, "passes over the pictures", least = 1 }, { "batch", 128, "pictures a step", least = 1 },
+  { "seed", 1, "same seed, same bits" },
+  { "lr", 0.1, "of SGD with momentum 0.9, at its highest", least = 0 },
+  { "weight_decay", 5e-4, "of weights; none of biases and norms", least = 0 },
+  { "augment", true, "shift and mirror pictures that train" },
   { "workers", 2, "threads that read and transform pictures", least = 0 },
   { "recompute", false, "keep only the inputs of blocks for backward: less memory, more time" },
   { "out", "cifar_resnet.safetensors", "where the weights go (\"\": nowhere)", writes = true },
@@ -78,11 +81,10 @@ function ResNet:forward(x)
 end
 
 local T = data.transforms
-local normalize = T.normalize({ 0.491, 0.482, 0.447 }, { 0.247, 0.244, 0.262 })
-local train = data.images(args.data .. "/train", {
-  transform = T.compose { T.random_crop(32, { padding = 4 }), T.flip(), T.to_float(), normalize },
-})
-local test = data.images(args.data .. "/test", { transform = T.compose { T.to_float(), normalize } })
+local to_numbers, scale = T.to_float(), T.normalize({ 0.491, 0.482, 0.447 }, { 0.247, 0.244, 0.262 })
+local plain, varied = { to_numbers, scale }, { T.random_crop(32, { padding = 4 }), T.flip(), to_numbers, scale }
+local train = data.images(args.data .. "/train", { transform = T.compose(args.augment and varied or plain) })
+local test = data.images(args.data .. "/test", { transform = T.compose(plain) })
 local loader = data.DataLoader(train, {
   batch_size = args.batch, shuffle = true, drop_last = true, seed = args.seed, workers = args.workers,
 })

@@ -17,8 +17,10 @@ local args = gb.args {
   { "model", "tiny", "tiny, s16, b16 or l16" },
   { "precision", "bf16-mixed", "32-true, 16-mixed, bf16-mixed, 16-true or bf16-true" },
   { "device", gb.best_device(), "cpu, cuda or cuda:N" },
-  { "epochs", 4, least = 1 }, { "batch", 128, least = 2 }, { "lr", 1e-3, least = 0 }, { "seed", 1 },
-  { "steps", 0, "stop after so many (0: none)", least = 0 },
+  { "epochs", 4, "passes over the pictures", least = 1 }, { "batch", 128, "pictures a step", least = 2 },
+  { "lr", 1e-3, "of AdamW, at its highest", least = 0 }, { "seed", 1, "same seed, same bits" },
+  { "steps", 0, "stop after so many, within an epoch without a test (0: after the epochs)", least = 0 },
+  { "augment", true, "shift and mirror pictures that train" },
   { "mixup", 0.2, "alpha of the shares of two pictures (0: none)", least = 0 },
   { "drop_path", 0.1, "how often the last block is left out", least = 0 },
   { "recompute", false, "keep only the inputs of blocks for backward: less memory, more time" },
@@ -63,16 +65,16 @@ function ViT:forward(x)
   return self.head(self.norm(x:select(2, 1))) -- what the class token has read
 end
 
-local sized = shape.pixels == 32 and {} or { T.resize { shape.pixels, shape.pixels } }
-local function pictures(part, ...)
-  local steps = { table.unpack(sized) }
-  for _, transform in ipairs { ... } do table.insert(steps, transform) end
+-- The pictures of a folder, of the model's size; varied: shifted and mirrored.
+local function pictures(part, varied)
+  local steps = { T.to_float(), T.normalize({ 0.491, 0.482, 0.447 }, { 0.247, 0.244, 0.262 }) }
+  if varied then
+    steps = { T.random_crop(shape.pixels, { padding = shape.pixels // 8 }), T.flip(), table.unpack(steps) }
+  end
+  if shape.pixels > 32 then table.insert(steps, 1, T.resize { shape.pixels, shape.pixels }) end
   return data.images(args.data .. "/" .. part, { transform = T.compose(steps) })
 end
-local to_numbers, scale = T.to_float(), T.normalize({ 0.491, 0.482, 0.447 }, { 0.247, 0.244, 0.262 })
-local train = pictures("train", T.random_crop(shape.pixels, { padding = shape.pixels // 8 }), T.flip(), to_numbers,
-  scale)
-local test = pictures("test", to_numbers, scale)
+local train, test = pictures("train", args.augment), pictures("test", false)
 local classes = #train:classes()
 
 -- The loss of a batch, in training of mixed pictures.
@@ -97,5 +99,5 @@ local values = trainer:fit(
   }),
   data.DataLoader(test, { batch_size = args.batch, workers = args.workers })
 )
-print(("test accuracy %.2f %%"):format(100 * values.val_accuracy))
+if values.val_accuracy then print(("test accuracy %.2f %%"):format(100 * values.val_accuracy)) end
 if args.out ~= "" then gb.save(args.out, trainer.model:state_dict()) end

@@ -15,7 +15,8 @@ local args = gb.args {
   { "data", "", "folder with the MNIST files" },
   { "precision", "bf16-mixed", "32-true, 16-mixed, bf16-mixed, 16-true or bf16-true" },
   { "device", gb.best_device(), "cpu, cuda or cuda:N" },
-  { "epochs", 25, least = 1 }, { "batch", 128, least = 2 }, { "lr", 2e-4, least = 0 }, { "seed", 1 },
+  { "epochs", 25, "passes over the digits", least = 1 }, { "batch", 128, "digits a step", least = 2 },
+  { "lr", 2e-4, "of both Adams", least = 0 }, { "seed", 1, "same seed, same bits" },
   { "width", 32, "half the channels of the widest maps", least = 1 },
   { "noise", 64, "numbers a digit is made of", least = 1 },
   { "images", "", "folder that exists, for a grid of digits per epoch (\"\": none)" },
@@ -27,7 +28,6 @@ local args = gb.args {
 gb.manual_seed(args.seed)
 local precision = amp.precision(args.precision)
 local width = args.width
-
 local generator = nn.Sequential(
   nn.ConvTranspose2d(args.noise, 2 * width, 7, { bias = false }), nn.BatchNorm2d(2 * width), nn.ReLU(),
   nn.ConvTranspose2d(2 * width, width, 4, { stride = 2, padding = 1, bias = false }), nn.BatchNorm2d(width), nn.ReLU(),

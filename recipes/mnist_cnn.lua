@@ -1,6 +1,9 @@
 -- mnist_cnn.lua - a small convolutional network that reads handwritten digits, in mixed precision.
 --
 --   gibbous recipes/mnist_cnn.lua --data FOLDER     (the folder with the MNIST files, gzipped or not)
+--
+-- Two convolutions, each with a maximum over 2 x 2, and a linear layer: LeCun, Bottou, Bengio, Haffner 1998 as it is
+-- taught today. PyTorch in float32 reads 98.3 to 98.45 % after 5 epochs of 8,000 digits; allow a minute on two cores.
 
 local gb = require "gibbous"
 local nn, F, amp, optim, data = gb.nn, gb.nn.functional, gb.amp, gb.optim, gb.data
@@ -9,7 +12,9 @@ local args = gb.args {
   { "data", "", "folder with the MNIST files" },
   { "precision", "16-mixed", "32-true, 16-mixed, bf16-mixed, 16-true or bf16-true" },
   { "device", gb.best_device(), "cpu, cuda or cuda:N" },
-  { "epochs", 5, least = 1 }, { "batch", 64, least = 1 }, { "lr", 1e-3, least = 0 },
+  { "epochs", 5, "passes over the digits", least = 1 }, { "batch", 64, "digits a step", least = 1 },
+  { "lr", 1e-3, "of AdamW", least = 0 },
+  { "wide", false, "420 and 1,000 channels instead of 32 and 64: 16 bits pay there" },
   { "clip", 1.0, "the largest norm of the gradients (0: any)", least = 0 },
   { "seed", 1, "same seed, same bits" },
   { "out", "mnist.safetensors", "where the weights go (\"\": nowhere)", writes = true },
@@ -21,10 +26,10 @@ gb.manual_seed(args.seed)
 local precision = amp.precision(args.precision)
 
 local Net = nn.Module:extend("Net")
-function Net:init(classes)
-  self.conv1 = nn.Conv2d(1, 32, 3, { padding = 1, activation = "relu" })
-  self.conv2 = nn.Conv2d(32, 64, 3, { padding = 1, activation = "relu" })
-  self.head = nn.Linear(64 * 7 * 7, classes)
+function Net:init(classes, first, second)
+  self.conv1 = nn.Conv2d(1, first, 3, { padding = 1, activation = "relu" })
+  self.conv2 = nn.Conv2d(first, second, 3, { padding = 1, activation = "relu" })
+  self.head = nn.Linear(second * 7 * 7, classes)
 end
 function Net:forward(x)
   x = F.max_pool2d(self.conv1(x), 2)
@@ -34,7 +39,7 @@ end
 
 local train, test = data.mnist(args.data)
 local loader = data.DataLoader(train, { batch_size = args.batch, shuffle = true, seed = args.seed })
-local model = Net(10):to(args.device, precision)
+local model = (args.wide and Net(10, 420, 1000) or Net(10, 32, 64)):to(args.device, precision)
 local opt = optim.AdamW(model:parameters(), { lr = args.lr })
 local scaler = amp.GradScaler(precision) -- scales only where float16 needs it
 print(model)
