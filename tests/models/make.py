@@ -116,6 +116,17 @@ def resnet18():
     return make(num_classes=10), {"x": (12, 3, 32, 32), "targets": ids(10, 12)}, lambda m, i: m(i["x"])
 
 
+def resnet50():
+    from torchvision.models import resnet50 as make
+    return make(), {"x": (4, 3, 224, 224), "targets": ids(1000, 4)}, lambda m, i: m(i["x"])
+
+
+def efficientnet_b0():
+    from torchvision.models import efficientnet_b0 as make
+    module = make(dropout=0.0, stochastic_depth_prob=0.0)
+    return module, {"x": (4, 3, 224, 224), "targets": ids(1000, 4)}, lambda m, i: m(i["x"])
+
+
 class LanguageLSTM(torch.nn.Module):
     """Embedding, two layers of LSTM, a projection: PyTorch's word_language_model."""
 
@@ -209,9 +220,10 @@ def efficientnet():
     return module, inputs, lambda m, i: m(i["x"])
 
 
-BUILDERS = (gpt2, llama, bert, vit, resnet18, lstm, t5, whisper, unet, mobilenet, efficientnet)
+BUILDERS = (gpt2, llama, bert, vit, resnet18, lstm, t5, whisper, unet, mobilenet, efficientnet, resnet50,
+            efficientnet_b0)
 MODELS = {f.__name__: f for f in BUILDERS}
-LARGE = {"resnet18"}  # drawn, and summed up
+LARGE = {"resnet18", "resnet50", "efficientnet_b0"}  # drawn, and summed up
 # ====}
 
 
