@@ -195,6 +195,31 @@ describe("recipes/lstm_sentiment.lua", function()
   end
 end)
 
+describe("recipes/bert.lua", function()
+  it("fills gaps, sorts sentences twice, and each of its three runs goes on bit for bit", function()
+    local saved, text = folder .. "/bert", put("text.txt", ("the cat sat on the mat. "):rep(40))
+    local options = ("--data '%s/sentences' --text '%s' --steps 4 --epochs 2 --batch 8 --width 8 --heads 2 --layers 1 \z
+      --block 16 --longest 24"):format(folder, text)
+    local output, whole = run("bert", ("%s --checkpoint '%s'"):format(options, saved))
+    for _, shown in ipairs { "hidden bytes %d+%.%d+, by frequency alone %d+%.%d+", "from scratch %d+%.%d+ %%",
+      "from text %d+%.%d+ %%" } do expect(output:find(shown) ~= nil):to_be(true) end
+    local later = ""
+    for _, name in ipairs { "text", "scratch", "gaps" } do -- stopped within that run, so the later ones have no files
+      local before = gb.data.files(("%s/%s"):format(saved, name), { ending = ".safetensors" })[1]
+      assert(os.execute(("cp -r '%s' '%s.cut'"):format(saved, saved)))
+      assert(os.execute(("cd '%s.cut' && rm -rf %s && mv '%s' %s/last.safetensors"):format(saved, later, before, name)))
+      local _, parts = run("bert", ("%s --resume '%s.cut'"):format(options, saved))
+      for key, t in pairs(whole) do expect(t):to_equal_bits(parts[key]) end
+      os.execute(("rm -rf '%s.cut'"):format(saved))
+      later = later .. " " .. name
+    end
+    -- one that begins with the text has learned something else than one that does not
+    local _, scratch = run("bert", options .. " --steps 0")
+    local name = "encoder.bytes.weight"
+    expect(scratch[name]:eq(whole[name]):all():item()):to_be(false)
+  end)
+end)
+
 describe("recipes/cifar_resnet.lua", function()
   picture_it("learns pictures, and goes on bit for bit", function()
     local output = expect_resumes("cifar_resnet", ("--data '%s/pictures' --batch 4"):format(folder))
