@@ -16,12 +16,11 @@ local args = gb.args {
   { "text", "", "a file to fill the gaps of" },
   { "precision", "bf16-mixed", "32-true, 16-mixed, bf16-mixed, 16-true or bf16-true" },
   { "device", gb.best_device(), "cpu, cuda or cuda:N" },
-  { "steps", 1000, "over the text (0: none, and sentences from scratch alone)", least = 0 },
-  { "epochs", 8, "over the sentences", least = 1 }, { "batch", 64, least = 1 }, { "seed", 1, "same seed, same bits" },
+  { "steps", 300, "over the text (0: none, and sentences from scratch alone)", least = 0 },
+  { "epochs", 4, "over the sentences", least = 1 }, { "batch", 64, least = 1 }, { "seed", 1, "same seed, same bits" },
   { "lr", 1e-3, least = 0 }, { "dropout", 0.1, least = 0 }, { "width", 128, least = 1 },
   { "layers", 3, least = 1 }, { "heads", 4, least = 1 }, { "block", 128, "bytes of a window of the text", least = 2 },
   { "longest", 256, "bytes of a sentence that are read", least = 2 },
-  { "encoding", "utf-8", "of the sentences: utf-8 or latin-1" },
   { "out", "bert.safetensors", "where the weights of the last model go (\"\": nowhere)", writes = true },
   { "checkpoint", "", "folder for the checkpoints of each of the three runs" },
   { "resume", "", "a folder of checkpoints to continue from" },
@@ -100,6 +99,7 @@ end
 -- A model that has learned to fill the gaps of the text.
 local function read_text()
   local file = data.tokens(args.text, { dtype = "uint8" })
+  if #file <= 20 * args.block then error("bert: --text needs more than 20 * --block bytes, it has " .. #file, 0) end
   local ids = file:windows(#file - 1):get(1) -- all but the last byte
   local from = ids:numel() * 9 // 10
   local known, held_out = ids:narrow(1, 1, from), ids:narrow(1, from + 1, ids:numel() - from)
@@ -120,8 +120,8 @@ local function read_text()
   return trainer.model
 end
 
-local lines = data.lines({ args.data .. "/rt-polarity.neg", args.data .. "/rt-polarity.pos" },
-  { level = "text", encoding = args.encoding })
+local files = { args.data .. "/rt-polarity.neg", args.data .. "/rt-polarity.pos" } -- labels 0 and 1
+local lines = data.lines(files, { level = "text", encoding = "bytes" })
 local bytes, parts, seen = data.Vocabulary(nil, { level = "bytes" }), { {}, {}, {} }, { [0] = 0, 0 }
 for i = 1, #lines do
   local text, label = lines:get(i)

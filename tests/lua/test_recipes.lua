@@ -324,5 +324,45 @@ describe("recipes/chorales.lua", function()
   end)
 end)
 
+-- What tests/peers/ measures goes through the recipes as they are.
+describe("tests/peers", function()
+  it("records the first losses of a recipe, its initial weights and its batches", function()
+    local out, data = folder .. "/recording", ("--device cpu --data '%s'"):format(housing)
+    local tail = ("--batch 16 --width 8 --epochs 2 --seed 3 %s --out '%s/weights.safetensors'"):format(data, folder)
+    local function record(steps)
+      local pipe = io.popen(("'%s' --threads 1 tests/peers/record.lua recipes/tabular.lua '%s' %d %s 2>&1"):format(
+        gibbous, out, steps, tail))
+      local output = pipe:read("a")
+      if not pipe:close() then error(output) end
+      return gb.load(out)
+    end
+    local few, all = record(2), record(0)
+    expect(few.loss:numel()):to_be(2)
+    expect(few.epoch:item()):to_be(3)
+    expect(all.loss:numel()):to_be(6)
+    expect(all.loss:narrow(1, 1, 2)):to_equal_bits(few.loss)
+    expect(few["models.1.layers.0.weight"]):to_equal_bits(all["models.1.layers.0.weight"])
+    expect(few["train.1.1"]):to_equal_bits(all["train.1.1"])
+    expect(few["train.1.1"]):to_have_shape({ 16, 2 })
+    expect(few["test.1.1"] == nil and all["test.1.1"] ~= nil and all["train.6.3"] ~= nil):to_be(true)
+    -- what is recorded trains on to the weights that the recipe ends with
+    expect(gb.load(folder .. "/weights.safetensors")["layers.0.weight"]):to_equal_bits(
+      select(2, run("tabular", ("--batch 16 --width 8 --epochs 2 --seed 3 --data '%s'"):format(housing)))
+      ["layers.0.weight"])
+  end)
+  it("asks the audit about one step of a recipe", function()
+    for _, case in ipairs { { "tabular", housing }, { "lstm_sentiment", folder .. "/sentences" } } do
+      local pipe = io.popen(("'%s' --threads 1 tests/peers/precision.lua --one recipes/%s.lua 16-mixed \z
+        --precision 16-mixed --device cpu --data '%s' --batch 16 --width 8 --out '%s/weights.safetensors' 2>&1"):format(
+        gibbous, case[1], case[2], folder))
+      local output = pipe:read("a")
+      if not pipe:close() then error(output) end
+      expect(tonumber(output:match("share = ([%d.]+)")) == 100.0):to_be(true)
+      expect(tonumber(output:match("casts = (%d+)")) > 0):to_be(true)
+      expect(output:find("settled = 65536.0", 1, true) ~= nil):to_be(true)
+    end
+  end)
+end)
+
 os.execute(("rm -rf '%s'"):format(folder))
 gb.test.finish()

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 import common
 from transformer import Block
 
-PAD, FILL, STEPS, EPOCHS = 0, -100, 1000, 8
+PAD, FILL, STEPS, EPOCHS = 0, -100, 300, 4
 
 
 class Encoder(nn.Module):

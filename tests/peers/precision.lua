@@ -68,7 +68,7 @@ local function one(path, precision)
   local first, report
   for number = 1, STEPS do
     if not trained then break end
-    if number == AUDITED then
+    if number >= AUDITED and not (report and report.operations > 0) then -- at the end of an epoch a pause may be empty
       report = gb.amp.audit(models[#models], function() step() end, { print = false })
     else step() end
     local scaler = scalers[#scalers]
@@ -115,8 +115,8 @@ local function ask(row, precision)
 end
 
 local function page(names)
-  print(("| recipe | precision | products in 16 bits | casts a step | kept copies read | advised scale | scale after %d \z
-    steps | skipped | first at step |"):format(STEPS))
+  print(("| recipe | precision | products in 16 bits | casts a step | kept copies read | advised scale | \z
+    scale after %d steps | skipped | first at step |"):format(STEPS))
   print("|---|---|---|---|---|---|---|---|---|")
   for _, row in ipairs(recipes) do
     if not next(names) or names[row[1]] then
