@@ -554,6 +554,11 @@ static int open_device(gb_cuda *cuda, int *count) {
   if (!code && cuda->device >= *count) return NOT_SO_MANY;
   if (!code) code = gb_rt_select(cuda->device);
   if (!code) code = gb_rt_stream_open(&cuda->stream);
+  gb_device_properties properties;
+  if (!code) code = gb_rt_properties(cuda->device, &properties);
+  if (code) return code;
+  cuda->memory = properties.memory;
+  cuda->shared_most = properties.shared_most;
   gb_event *events[] = { &cuda->posted, &cuda->crossed, &cuda->step[0], &cuda->step[1] };
   for (size_t i = 0; !code && i < sizeof events / sizeof *events; i++) code = gb_rt_event_open(events[i]);
   if (code) return code;

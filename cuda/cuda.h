@@ -26,6 +26,8 @@ typedef struct gb_cuda {
                                              GIBBOUS_CUDA_VERBOSE */
   int64_t piece;                          /* elements per piece, for ops that work in pieces; 0: the best number.
                                              GIBBOUS_CUDA_PIECE, for tests */
+  size_t memory, shared_most;             /* bytes of the device, and of shared memory that a block may have */
+  int64_t logits_bytes;                   /* that a chunk of linear_cross_entropy may take; 0: none was made yet */
   struct gb_gemms *gemms;                 /* state of gemm.h and dnn.h; NULL until the first use */
   struct gb_dnns *dnns;
   gb_relu_answer product_relu[GB_DTYPE_COUNT][2][2]; /* by the operands' dtype, [another result or tf32], [bias] */

@@ -39,12 +39,13 @@
     kernel<<<gb_grid, gb_block, (shared), (stream)>>>(__VA_ARGS__);                                \
     gb_rt_launched(#kernel);                                                                       \
   } while (0)
-/* The same with more than 48 KB of shared memory, up to GB_LARGE_SHARED. */
+/* The same with more than 48 KB of shared memory, up to GB_LARGE_SHARED; and up to what the device's properties say. */
 #define GB_LAUNCH_LARGE(stream, kernel, grid, block, shared, ...)                                  \
   do {                                                                                             \
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(shared));      \
     GB_LAUNCH(stream, GB_KERNEL(kernel), grid, block, shared, __VA_ARGS__);                        \
   } while (0)
+#define GB_LAUNCH_MOST GB_LAUNCH_LARGE
 #endif
 
 #include "cuda/call.h"

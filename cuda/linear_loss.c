@@ -1,9 +1,11 @@
-/* cuda/linear_loss.c - linear_cross_entropy: products of some rows at a time, so that the logits never exist whole; the
- * gradients, which are those of the sum of the losses, are made with them, and backward scales them.
+/* cuda/linear_loss.c - linear_cross_entropy: products of some rows at a time, so that the logits need not exist whole;
+ * the gradients, which are those of the sum of the losses, are made with them, and backward scales them.
  *
  * Floor: 2 rows classes features operations forward and twice that for the gradients; x and weight read once, dx and
- * dweight written once. What is above it are the logits of a chunk: written once, read twice, and their gradient
- * written once and read twice. */
+ * dweight written once. What is above it are the logits: written once, read once, and their gradient written once and
+ * read twice; and, for every chunk but the first, dweight read and written again. So chunks are large where the device
+ * is. How large they are shows in the order of dweight's sums: it is settled by the device's memory and the shapes, and
+ * made smaller, for as long as the device is open, only where the call would fail otherwise. */
 #include "cuda/linear_loss.h"
 
 #include <string.h>
@@ -11,10 +13,11 @@
 #include "cuda/cuda.h"
 #include "cuda/product.h"
 
-/* Of a chunk, 128 MiB in float32: every chunk reads and writes the whole of dweight, so with half of that the traffic
- * of a large vocabulary would cost as much time as the products; twice as much would only take more memory. */
-#define LOGITS ((int64_t)1 << 25)
-#define FEWEST_ROWS 128           /* rows of a chunk at least: fewer would leave the device idle */
+/* A chunk takes a part of the device's memory, 1 / MEMORY_SHARE, and 192 MiB at least: GPT-2's 16,384 rows of 50,304
+ * classes are 2 chunks on a device of 80 GB and more, and 7 on one of 24 GB. */
+#define MEMORY_SHARE 32
+#define LEAST_BYTES ((int64_t)192 << 20)
+#define FEWEST_ROWS 128           /* rows of a chunk at least, and their step: fewer would leave the device idle */
 
 /* One call. */
 typedef struct linear_loss {
@@ -23,6 +26,7 @@ typedef struct linear_loss {
   gb_dtype operand;                /* dtype of x and weight, to which the gradient of the logits is rounded */
   int64_t rows, features, at_once;
   size_t lane_bytes, operand_bytes;
+  bool gradients;                  /* are wanted */
 } linear_loss;
 
 static gb_gemm_matrix transposed(gb_gemm_matrix m) { return (gb_gemm_matrix){ m.data, m.dtype, m.column_stride,
@@ -88,17 +92,58 @@ static gb_status clear_gradients(gb_cuda_call *call) {
   return GB_OK;
 }
 
+/* {==== the size of a chunk ==== */
+
+/* What a row of a chunk takes. */
+static int64_t row_bytes(const linear_loss *j) {
+  bool apart = j->gradients && j->chunk.slope_dtype != j->chunk.lane;
+  int64_t classes = j->chunk.classes > 0 ? j->chunk.classes : 1;
+  return classes * (int64_t)(j->lane_bytes + (apart ? j->operand_bytes : 0));
+}
+
+/* Rows of a chunk of so many bytes; they are shared out evenly. */
+static int64_t rows_of(const linear_loss *j, int64_t bytes) {
+  int64_t most = bytes / row_bytes(j) / FEWEST_ROWS * FEWEST_ROWS;
+  if (most < FEWEST_ROWS) most = FEWEST_ROWS;
+  if (j->rows <= most) return j->rows;
+  int64_t chunks = (j->rows + most - 1) / most, even = (j->rows + chunks - 1) / chunks;
+  return (even + FEWEST_ROWS - 1) / FEWEST_ROWS * FEWEST_ROWS;
+}
+
 /* Scratch for a chunk and for the losses of all rows. */
-static gb_status take_room(gb_cuda_call *call, linear_loss *j, char **losses) {
+static gb_status take_chunk(gb_cuda_call *call, linear_loss *j, char **losses) {
   gb_logits *l = &j->chunk;
   size_t logits = (size_t)(j->at_once * l->classes);
   *losses = gb_cuda_scratch(call, (size_t)(j->rows + 1) * j->lane_bytes);
-  l->logits = gb_cuda_scratch(call, logits * j->lane_bytes);
-  if (!*losses || !l->logits) return GB_EMEMORY;
-  if (!GB_CUDA_OUT(call, linear_cross_entropy)->dx) return GB_OK;
+  l->logits = *losses ? gb_cuda_scratch(call, logits * j->lane_bytes) : NULL;
+  if (!l->logits) return GB_EMEMORY;
+  if (!j->gradients) return GB_OK;
   l->slope = l->slope_dtype == l->lane ? l->logits : gb_cuda_scratch(call, logits * j->operand_bytes);
   return l->slope ? GB_OK : GB_EMEMORY;
 }
+
+/* The same, by fewer rows at a time where the device has no memory for them; later calls begin with what was found. */
+static gb_status take_room(gb_cuda_call *call, linear_loss *j, char **losses) {
+  gb_cuda *cuda = call->cuda;
+  int mark = call->scratches;
+  int64_t piece = cuda->piece;
+  if (!cuda->logits_bytes) {
+    cuda->logits_bytes = (int64_t)(cuda->memory / MEMORY_SHARE);
+    if (cuda->logits_bytes < LEAST_BYTES) cuda->logits_bytes = LEAST_BYTES;
+  }
+  for (;;) {
+    j->at_once = piece > 0 ? piece / (j->chunk.classes > 0 ? j->chunk.classes : 1) : rows_of(j, cuda->logits_bytes);
+    if (j->at_once < 1) j->at_once = 1;
+    gb_status status = take_chunk(call, j, losses);
+    bool may_do_with_less = cuda->context->error_code == GB_EMEMORY && piece == 0 && j->at_once > FEWEST_ROWS;
+    if (status == GB_OK || !may_do_with_less) return status;
+    gb_cuda_scratch_back(call, mark);
+    cuda->logits_bytes = j->at_once * row_bytes(j) / 2;
+    cuda->context->error_code = GB_OK;
+  }
+}
+
+/* ====} */
 
 /* x [n, features], weight [classes, features], target [n], bias [classes] or absent. */
 static gb_status linear_cross_entropy(gb_cuda_call *call) {
@@ -112,13 +157,10 @@ static gb_status linear_cross_entropy(gb_cuda_call *call) {
                     .operand = x->dtype, .rows = x->shape[0], .features = x->shape[1] };
   j.chunk = (gb_logits){ .classes = weight->shape[0], .ignore = attrs->ignore_index.integer, .lane = lane,
                          .slope_dtype = x->dtype, .target_dtype = target->dtype, .target = target->data,
-                         .target_stride = target->stride[0] };
+                         .target_stride = target->stride[0], .shared = call->cuda->shared_most };
   j.lane_bytes = call->cuda->engine->dtype_bytes(lane);
   j.operand_bytes = call->cuda->engine->dtype_bytes(x->dtype);
-  int64_t piece = call->cuda->piece, fewest = piece > 0 ? 1 : FEWEST_ROWS;
-  int64_t fits = (piece > 0 ? piece : LOGITS) / (j.chunk.classes > 0 ? j.chunk.classes : 1) / fewest * fewest;
-  j.at_once = fits < fewest ? fewest : fits;
-  if (j.at_once > j.rows) j.at_once = j.rows;
+  j.gradients = GB_CUDA_OUT(call, linear_cross_entropy)->dx != NULL;
   char *losses = NULL;
   GB_TRY(gb_product_prepare(call, &j.x, j.rows, j.features, x->dtype));
   GB_TRY(gb_product_prepare(call, &j.weight, j.chunk.classes, j.features, weight->dtype));

@@ -13,13 +13,15 @@ typedef struct gb_logits {
   const char *target;                  /* of the first of the rows */
   int64_t target_stride;               /* in elements */
   void *losses;                        /* a lane per row */
+  size_t shared;                       /* bytes of shared memory that a block may have */
 } gb_logits;
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Losses of the rows, and softmax less 1 at the target. Reads the logits twice and writes the slope once. */
+/* Losses of the rows, and softmax less 1 at the target. Reads the logits once, as far as shared memory holds a row, and
+ * writes the slope once. */
 void gb_logits_run(gb_cuda_call *call, const gb_logits *l);
 /* Set dbias (lanes [classes]) to the sums of the slope's columns, or add them to it. */
 void gb_logits_bias(gb_cuda_call *call, const gb_logits *l, void *dbias, bool add);

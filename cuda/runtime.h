@@ -23,6 +23,7 @@ typedef struct gb_device_properties {
   int major, minor;                      /* compute capability */
   int multiprocessors, driver, runtime;  /* versions as CUDA counts them: 13000 is 13.0 */
   size_t memory, shared_per_block;
+  size_t shared_most;                    /* bytes of shared memory that a block may have which asks for them */
 } gb_device_properties;
 
 typedef enum gb_copy_kind { GB_COPY_TO_DEVICE, GB_COPY_TO_HOST, GB_COPY_ON_DEVICE } gb_copy_kind;

@@ -33,6 +33,7 @@ int gb_rt_properties(int device, gb_device_properties *out) {
   out->multiprocessors = p.multiProcessorCount;
   out->memory = p.totalGlobalMem;
   out->shared_per_block = p.sharedMemPerBlock;
+  out->shared_most = p.sharedMemPerBlockOptin;
   code = cudaDriverGetVersion(&out->driver);
   return told(code == cudaSuccess ? cudaRuntimeGetVersion(&out->runtime) : code);
 }

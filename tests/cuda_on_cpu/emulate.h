@@ -14,6 +14,7 @@
 #include <functional>
 
 #include "cuda/runtime.h"
+#include "machine.h"
 
 #define __global__
 #define __device__
@@ -60,6 +61,9 @@ unsigned char *gb_emulated_shared_bytes(void);
   GB_EMULATED_LAUNCH(stream, GB_KERNEL(kernel), grid, block, shared, 48 << 10 __VA_OPT__(,) __VA_ARGS__)
 #define GB_LAUNCH_LARGE(stream, kernel, grid, block, shared, ...) \
   GB_EMULATED_LAUNCH(stream, GB_KERNEL(kernel), grid, block, shared, GB_LARGE_SHARED __VA_OPT__(,) __VA_ARGS__)
+
+#define GB_LAUNCH_MOST(stream, kernel, grid, block, shared, ...) \
+  GB_EMULATED_LAUNCH(stream, GB_KERNEL(kernel), grid, block, shared, GB_EMULATED_SHARED __VA_OPT__(,) __VA_ARGS__)
 
 /* A kernel with copies of its arguments, as a launch takes them. */
 template <class F, class... A> static std::function<void()> gb_emulated_call(F f, A... arguments) {

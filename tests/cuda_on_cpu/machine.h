@@ -6,6 +6,9 @@
 
 #include "cuda/runtime.h"
 
+/* Bytes of shared memory of a block that asks for them: an H200's. */
+#define GB_EMULATED_SHARED (227u << 10)
+
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -298,6 +298,7 @@ int gb_rt_properties(int index, gb_device_properties *out) {
   out->multiprocessors = 4; /* so that kernels sized by it run more than one block */
   out->memory = (size_t)8 << 30;
   out->shared_per_block = 48 << 10;
+  out->shared_most = GB_EMULATED_SHARED;
   return DONE;
 }
 
