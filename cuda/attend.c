@@ -312,8 +312,7 @@ static gb_status run_tiles(attend *a, const gb_cuda_tensor *mask) {
   double dropout = a->s.dropout;
   gb_attend_tiles t = { .query = with_alignment(a, a->query, a->e), .key = with_alignment(a, a->key, a->e),
                         .value = with_alignment(a, a->value, a->ev),
-                        .grad = with_alignment(a, a->grad, a->ev), .mask = a->mask, .dquery = a->dquery,
-                            .dkey = a->dkey, .dvalue = a->dvalue,
+                        .grad = a->grad, .mask = a->mask, .dquery = a->dquery, .dkey = a->dkey, .dvalue = a->dvalue,
                         .batch = a->batch, .heads = a->heads, .key_heads = a->heads / a->group, .tq = a->tq,
                             .tk = a->tk, .e = (int)a->e, .ev = (int)a->ev,
                         .causal = a->s.causal, .window = (int)a->s.window, .scale = (float)a->scale,
@@ -365,8 +364,8 @@ gb_status gb_attend_backward(gb_cuda_call *call) {
   attend a = attend_of(call, GB_ATTENDED(call, scaled_dot_product_attention_backward), in->y->dtype);
   if (a.batch * a.heads * a.tq * a.tk == 0) return clear(call);
   a.s.slopes = out->dmask ? out->dmask->data : NULL;
-  a.grad = view_of(in->grad);
-  a.y = view_of(in->y);
+  a.grad = with_alignment(&a, view_of(in->grad), a.ev);
+  a.y = with_alignment(&a, view_of(in->y), a.ev);
   a.dquery = view_of(out->dquery), a.dkey = view_of(out->dkey), a.dvalue = view_of(out->dvalue);
   a.s.lse = in->lse->data;
   a.s.place = (gb_cuda_place){ (uint64_t)attrs->seed.integer, (uint64_t)attrs->offset.integer, call->place.advance };

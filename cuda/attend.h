@@ -70,7 +70,8 @@ void gb_scores_divide(gb_cuda_call *call, const gb_scores *s, const void *sums, 
 /* Compute the probabilities again, dropped as in forward, into out, and the gradients of the scores into gradients_out.
  * Both in `rounded`. */
 void gb_scores_soften_backward(gb_cuda_call *call, const gb_scores *s, void *out, void *gradients_out);
-/* shift [rows of all heads] = sum(grad * y) of every query, in lanes; both are [.., heads, tq, n]. */
+/* shift [rows of all heads] = sum(grad * y) of every query, in lanes; both are [.., heads, tq, n]. The order of a sum
+ * hangs on whether both are aligned. */
 void gb_attend_shift(gb_cuda_call *call, gb_dtype lane, const gb_heads_view *grad, const gb_heads_view *y, int64_t rows,
                      int64_t heads, int64_t tq, int64_t n,
                      void *shift);
