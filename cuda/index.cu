@@ -53,21 +53,21 @@ enum { AHEAD = 8 }; /* parts that a sum has under way */
 /* Keys and positions are sorted. The thread of a key's first place and a column adds up all of that key's parts, in
  * order. */
 template <typename T> __global__ void sum_sorted(gb_rows to, gb_rows from, const uint64_t *keys,
-                                                 const int64_t *positions, int64_t n, bool narrow) {
+                                                 const int64_t *positions, int64_t n, bool narrow, bool apart) {
   int64_t width = to.length;
   for (int64_t i = gb_thread<int64_t>(); i < n * width; i += gb_grid_size<int64_t>()) {
     int64_t column, first = gb_divide(i, width, narrow, &column);
     uint64_t key = keys[first];
     if (key == GB_NO_ROW || (first > 0 && keys[first - 1] == key)) continue;
     int64_t start = gb_at(to.outer, (int64_t)key), at = first, end = end_of_key(keys, first, n);
-    T sum = gb_row_load<T>(to, start, column), part[AHEAD];
+    T before = gb_row_load<T>(to, start, column), sum = apart ? (T)0 : before, part[AHEAD];
     for (; at + AHEAD <= end; at += AHEAD) {
       GB_UNROLL for (int k = 0; k < AHEAD; k++) part[k] = gb_row_load<T>(from, gb_at(from.outer, positions[at + k]),
                                                                          column);
       GB_UNROLL for (int k = 0; k < AHEAD; k++) sum = plus(sum, part[k]);
     }
     for (; at < end; at++) sum = plus(sum, gb_row_load<T>(from, gb_at(from.outer, positions[at]), column));
-    gb_row_store<T>(to, start, column, sum);
+    gb_row_store<T>(to, start, column, apart ? plus(before, sum) : sum);
   }
 }
 
@@ -87,11 +87,12 @@ gb_status gb_ordered_sum_run(gb_cuda_call *call, const gb_ordered_sum *sum) {
   bool narrow = all <= INT32_MAX;
   if (sum->to.dtype == GB_FLOAT64)
     GB_LAUNCH(call->stream, sum_sorted<double>, grid, GB_THREADS, 0, sum->to, sum->from, keys, positions + n, n,
-              narrow);
+              narrow, sum->apart);
   else if (gb_is_float((gb_dtype)sum->to.dtype))
-    GB_LAUNCH(call->stream, sum_sorted<float>, grid, GB_THREADS, 0, sum->to, sum->from, keys, positions + n, n, narrow);
+    GB_LAUNCH(call->stream, sum_sorted<float>, grid, GB_THREADS, 0, sum->to, sum->from, keys, positions + n, n, narrow,
+              sum->apart);
   else GB_LAUNCH(call->stream, sum_sorted<int64_t>, grid, GB_THREADS, 0, sum->to, sum->from, keys, positions + n, n,
-                 narrow);
+                 narrow, sum->apart);
   return GB_OK;
 }
 
@@ -171,7 +172,8 @@ static gb_status embedding_backward(gb_cuda_call *call) {
   const gb_cuda_tensor *out = GB_CUDA_OUT(call, embedding_backward)->dweight;
   gb_ordered_sum sum = {};
   if (out->numel == 0) return GB_OK;
-  gb_rt_set(call->stream, out->data, 0, (size_t)out->numel * gb_bytes_of(out->dtype));
+  sum.apart = GB_ATTRS(call, embedding_backward)->add.integer;
+  if (!sum.apart) gb_rt_set(call->stream, out->data, 0, (size_t)out->numel * gb_bytes_of(out->dtype));
   sum.to = gb_rows_of(out, 2u);
   sum.from = gb_rows_of(in->grad, 1u << (in->grad->ndim - 1));
   sum.n = in->index->numel;

@@ -207,7 +207,7 @@ static gb_status add_layer_norm(gb_cuda_call *call) {
  * as rows of n. */
 typedef struct norm_backward_job {
   gb_rows grad, x, dx, weight;
-  bool centre;
+  bool centre, add;                  /* add: to what dx holds */
   const void *mean, *rstd;
   gb_rows parts;                     /* data NULL: nobody asks for the gradients of parameters */
 } norm_backward_job;
@@ -240,6 +240,16 @@ static GB_DEVICE gb_share later(gb_share share, int k) {
   return share;
 }
 
+/* What dx holds already, added to what is to go there, four elements at a time. */
+template <typename T, int PER, bool LANES> static GB_DEVICE void add_before(const norm_backward_job &job, int64_t start,
+    const gb_share &share, T *slope) {
+  GB_UNROLL for (int k = 0; k < PER; k += GB_LANES) {
+    T before[GB_LANES];
+    gb_row_hold<T, GB_LANES, LANES>(job.dx, start, later(share, k), before, (T)0);
+    GB_UNROLL for (int l = 0; l < GB_LANES; l++) slope[k + l] += before[l];
+  }
+}
+
 template <int PER> __global__ void __launch_bounds__(gb_most_threads(PER),
                                                      1) norm_backward_held(norm_backward_job job) {
   int64_t n = job.x.length, worker = gb_first_row();
@@ -266,6 +276,7 @@ template <int PER> __global__ void __launch_bounds__(gb_most_threads(PER),
       if (k % GB_LANES == 0) hold_parameter<float, GB_LANES, true>(job.weight, later(share, k), weight, (float)1);
       grad[k] = slope_of(grad[k], normal[k], weight[k % GB_LANES], rstd, m);
     }
+    if (job.add) add_before<float, PER, true>(job, gb_at(job.dx.outer, row), share, grad);
     gb_row_put<float, PER, true>(job.dx, gb_at(job.dx.outer, row), share, grad);
   }
   if (!job.parts.data) return;
@@ -300,6 +311,7 @@ template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS, 1) norm
         normal[l] = (normal[l] - mean) * rstd;
         slope[l] = slope_of(grad[l], normal[l], weight[l], rstd, m);
       }
+      if (job.add) add_before<T, GB_LANES, false>(job, dx, share, slope);
       gb_row_put<T, GB_LANES>(job.dx, dx, share, slope);
       for (int which = 0; job.parts.data && which < 2; which++) { /* a column belongs to one thread of the worker */
         if (row > worker) gb_row_hold<T, GB_LANES>(job.parts, part + which * n, share, sum, (T)0);
@@ -367,7 +379,7 @@ static gb_status zero(gb_cuda_call *call, const gb_cuda_tensor *t) {
 
 /* Of both; rms_norm has neither a mean nor a bias. */
 static gb_status backward(gb_cuda_call *call, const gb_cuda_in_layer_norm_backward *in,
-                          const gb_cuda_out_layer_norm_backward *out, bool centre) {
+                          const gb_cuda_out_layer_norm_backward *out, bool centre, bool add) {
   const gb_cuda_tensor *grad = in->grad, *x = in->x, *rstd = in->rstd, *dweight = out->dweight, *dbias = out->dbias;
   uint32_t mask = last_dims(x, rstd->ndim);
   gb_dtype compute = gb_compute_dtype(x->dtype, grad->dtype);
@@ -381,6 +393,7 @@ static gb_status backward(gb_cuda_call *call, const gb_cuda_in_layer_norm_backwa
   job.dx = gb_rows_of(out->dx, mask);
   job.weight = one_row(in->weight);
   job.centre = centre;
+  job.add = add;
   job.mean = data_of(in->mean);
   job.rstd = rstd->data;
   int64_t n = job.x.length;
@@ -402,7 +415,8 @@ static gb_status backward(gb_cuda_call *call, const gb_cuda_in_layer_norm_backwa
 }
 
 static gb_status layer_norm_backward(gb_cuda_call *call) {
-  return backward(call, GB_CUDA_IN(call, layer_norm_backward), GB_CUDA_OUT(call, layer_norm_backward), true);
+  return backward(call, GB_CUDA_IN(call, layer_norm_backward), GB_CUDA_OUT(call, layer_norm_backward), true,
+                  GB_ATTRS(call, layer_norm_backward)->add.integer);
 }
 
 static gb_status rms_norm_backward(gb_cuda_call *call) {
@@ -411,7 +425,7 @@ static gb_status rms_norm_backward(gb_cuda_call *call) {
   gb_cuda_out_layer_norm_backward out = {};
   in.grad = from->grad, in.x = from->x, in.weight = from->weight, in.rstd = from->rstd;
   out.dx = GB_CUDA_OUT(call, rms_norm_backward)->dx, out.dweight = GB_CUDA_OUT(call, rms_norm_backward)->dweight;
-  return backward(call, &in, &out, false);
+  return backward(call, &in, &out, false, GB_ATTRS(call, rms_norm_backward)->add.integer);
 }
 
 /* ----} */

@@ -84,6 +84,22 @@ static void sort_by_row(row_lists *lists, const gb_tensor *index) {
   first[0] = 0;
 }
 
+/* Sums of a tile, added to what is there. */
+typedef union tile_sums { float f32[GB_TILE]; double f64[GB_TILE]; } tile_sums;
+
+static void add_tile(const gb_tensor *out, char *to, const tile_sums *sum, bool wide, int64_t n) {
+  tile_sums before;
+  if (out->dtype == GB_FLOAT64) {
+    gb_load_f64(before.f64, to, GB_FLOAT64, out->stride[1], n);
+    for (int64_t k = 0; k < n; k++) before.f64[k] += wide ? sum->f64[k] : (double)sum->f32[k];
+    gb_store_f64(to, GB_FLOAT64, out->stride[1], before.f64, n);
+  } else { /* then no part was wider */
+    gb_load_f32(before.f32, to, GB_FLOAT32, out->stride[1], n);
+    for (int64_t k = 0; k < n; k++) before.f32[k] += sum->f32[k];
+    gb_store_f32(to, GB_FLOAT32, out->stride[1], before.f32, n);
+  }
+}
+
 /* One tile of columns of one row: its gradients summed in order, rounded once. */
 static void sum_row_tile(const row_lists *lists, int64_t row, int64_t column, int64_t n) {
   const gb_tensor *grad = GB_IN(lists->call, embedding_backward)->grad;
@@ -92,8 +108,9 @@ static void sum_row_tile(const row_lists *lists, int64_t row, int64_t column, in
   int64_t at[GB_MAX_NDIM], stride = grad->stride[grad->ndim - 1], bytes = (int64_t)bytes_of(grad);
   int64_t i = lists->first[row], end = padding->given && padding->integer == row ? i : lists->first[row + 1];
   char *to = gb_data(out) + (row * out->stride[0] + column * out->stride[1]) * (int64_t)bytes_of(out);
-  bool wide = grad->dtype == GB_FLOAT64;
-  union { float f32[GB_TILE]; double f64[GB_TILE]; } sum, part;
+  bool wide = grad->dtype == GB_FLOAT64, add = GB_ATTRS(lists->call, embedding_backward)->add.integer;
+  tile_sums sum, part;
+  if (add && i == end) return;
   memset(&sum, 0, (size_t)n * (wide ? sizeof *sum.f64 : sizeof *sum.f32));
   for (; i < end && !gb_work(FAR + n); i++) {
     gb_run_at(&lists->runs, lists->place[i], at);
@@ -107,7 +124,8 @@ static void sum_row_tile(const row_lists *lists, int64_t row, int64_t column, in
       for (int64_t k = 0; k < n; k++) sum.f32[k] += part.f32[k];
     }
   }
-  if (wide) gb_store_f64(to, (gb_dtype)out->dtype, out->stride[1], sum.f64, n);
+  if (add) add_tile(out, to, &sum, wide, n);
+  else if (wide) gb_store_f64(to, (gb_dtype)out->dtype, out->stride[1], sum.f64, n);
   else gb_store_f32(to, (gb_dtype)out->dtype, out->stride[1], sum.f32, n);
 }
 

@@ -353,7 +353,7 @@ static void backward_chunk(void *arg, int64_t chunk) {
   gb_clear_bytes(dweight, (size_t)l->part);
   for (int64_t first = chunk * l->chunk; first < end; first += l->batch) {
     int64_t count = least(l->batch, end - first);
-    char *own = gb_rows_own(&l->y, l->dtype, first * l->lines), *results = own ? own : r.x;
+    char *own = l->adds ? NULL : gb_rows_own(&l->y, l->dtype, first * l->lines), *results = own ? own : r.x;
     const char *lines = lines_of(l, &l->x, first, count, r.x), *grads = lines_of(l, &l->other, first, count, r.other);
     gb_norm_statistics(l->mean, first, count, r.mean, false);
     gb_norm_statistics(l->rstd, first, count, r.rstd, false);
@@ -363,7 +363,12 @@ static void backward_chunk(void *arg, int64_t chunk) {
       double sums[2];
       gradient_sums(l->dtype, grad, x, l->weight, r.mean[i], r.rstd[i], l->n, sums);
       row_gradient g = { r.mean[i], r.rstd[i], l->centre ? sums[0] / (double)l->n : 0, sums[1] / (double)l->n };
-      differentiate(l->dtype, dx, x, grad, l->weight, dweight, dbias, l->n, g, l->streams && gb_vector_aligned(dx));
+      differentiate(l->dtype, dx, x, grad, l->weight, dweight, dbias, l->n, g,
+                    own && l->streams && gb_vector_aligned(dx));
+    }
+    if (l->adds) {
+      gb_rows_load(&l->y, l->lane, first * l->lines, count * l->lines, r.other);
+      gb_row_add(l->lane, r.x, r.other, count * l->n, 1);
     }
     if (!own) gb_rows_store(&l->y, l->lane, first * l->lines, count * l->lines, r.x);
   }
@@ -383,6 +388,7 @@ SAME(GB_IN_AT, x)
 SAME(GB_IN_AT, weight)
 SAME(GB_OUT_AT, dx)
 SAME(GB_OUT_AT, dweight)
+SAME(GB_ATTR_AT, add)
 #undef SAME
 
 /* The gradients of layer_norm and rms_norm. */
@@ -404,6 +410,7 @@ static gb_status backward(gb_op_call *call, const gb_tensor *mean, const gb_tens
   l.other = gb_rows_of(grad, grad->ndim - 1);
   l.y = gb_rows_of(dx, dx->ndim - 1);
   choose_dtype(&l);
+  l.adds = GB_ATTRS(call, rms_norm_backward)->add.integer;
   l.mean = mean;
   l.rstd = rstd;
   int64_t row = l.n * l.bytes;

@@ -291,6 +291,10 @@ static gb_tensor *accumulator(const gb_grad_call *grad, int i, bool *holds) {
   return *holds && !same_tag(sum->tag, grad->tag) ? NULL : sum;
 }
 
+bool gb_grad_may_write(const gb_grad_call *grad, int i) {
+  return grad->accumulator && grad->out[i] && is_private(grad->out[i]);
+}
+
 /* A gradient was put there; what waits for a node has the tag already. */
 static void settle(gb_tensor *leaf, gb_grad_tag tag) {
   if (!leaf) return;

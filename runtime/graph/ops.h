@@ -185,9 +185,12 @@ typedef struct gb_grad_call {
    * to; NULL: the gradient has to be handed over. What is put there is not: in[i] stays NULL and bit i of settled is
    * set. NULL: never. */
   gb_tensor *(*accumulator)(const struct gb_grad_call *grad, int i, bool *holds);
-  const struct walk *walk;     /* for the accumulator */
+  const struct walk *walk;     /* for the accumulator and gb_grad_may_write */
   uint32_t settled;
 } gb_grad_call;
+
+/* May the gradient of output i be written over, since nobody else will look at it? */
+bool gb_grad_may_write(const gb_grad_call *grad, int i);
 
 /* {---- arguments by name ----
  * GB_IN(call, linear)->weight, GB_ATTRS(call, linear)->activation, GB_OUT(call, linear)->y: tensors and attributes of a

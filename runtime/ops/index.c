@@ -133,13 +133,30 @@ static gb_status embedding_check(gb_op_call *call) {
   return gb_call_output(call, GB_OUT_AT(embedding, y), index->ndim + 1, shape, (gb_dtype)weight->dtype);
 }
 
-/* One dense gradient of the weight, in the dtype that is wanted: float32 for a float32 weight, unrounded. */
+/* A sum that is added to is rounded once. */
+static bool can_add_to(gb_dtype sum, const gb_tensor *grad) {
+  return (sum == GB_FLOAT32 || sum == GB_FLOAT64) && gb_promote(sum, (gb_dtype)grad->dtype) == sum;
+}
+
+/* One dense gradient of the weight, in the dtype that is wanted: float32 for a float32 weight, unrounded. It goes to
+ * where it is summed up, and where that holds something already, as with a table that is also the last layer, only the
+ * rows that were picked are touched. */
 static gb_status embedding_gradient(gb_grad_call *grad) {
-  return GB_RUN(grad->context, embedding_backward, &GB_GRAD_IN(grad, embedding)->weight,
-                .grad = GB_GRAD_OUT(grad, embedding)->y, .index = GB_SAVED(grad, embedding)->index,
-                .rows = gb_attr_int(GB_EDGE(grad, embedding, weight)->shape[0]),
-                .padding_idx = GB_ATTRS(grad, embedding)->padding_idx,
-                .dtype = gb_attr_int(GB_WANTS(grad, embedding, weight)));
+  gb_tensor *g = GB_GRAD_OUT(grad, embedding)->y, *made = NULL;
+  bool holds = false;
+  gb_tensor *sum = grad->accumulator ? grad->accumulator(grad, GB_IN_AT(embedding, weight), &holds) : NULL;
+  if (sum && (sum->storage == g->storage || (holds && !can_add_to((gb_dtype)sum->dtype, g)))) sum = NULL;
+  gb_out_embedding_backward given = { .dweight = sum };
+  GB_TRY(GB_RUN_OUT(grad->context, embedding_backward, &given.dweight, &made, .grad = g,
+                    .index = GB_SAVED(grad, embedding)->index,
+                    .rows = gb_attr_int(GB_EDGE(grad, embedding, weight)->shape[0]),
+                    .padding_idx = GB_ATTRS(grad, embedding)->padding_idx,
+                    .dtype = gb_attr_int(GB_WANTS(grad, embedding, weight)), .add = gb_attr_int(sum && holds)));
+  if (sum) {
+    grad->settled |= GB_SAVE_IN(embedding, weight);
+    gb_tensor_release(made);
+  } else GB_GRAD_IN(grad, embedding)->weight = made;
+  return GB_OK;
 }
 
 /* grad is index.shape x dim, the result [rows, dim]. */
@@ -155,8 +172,12 @@ static gb_status embedding_backward_check(gb_op_call *call) {
                             gb_shape_text(index->ndim, index->shape, b, sizeof b));
   }
   int64_t shape[] = { attrs->rows.integer, grad->shape[index->ndim] };
-  return gb_call_output(call, GB_OUT_AT(embedding_backward, dweight), 2, shape,
-                        (gb_dtype)(attrs->dtype.given ? attrs->dtype.integer : grad->dtype));
+  const int dweight = GB_OUT_AT(embedding_backward, dweight);
+  gb_dtype dtype = (gb_dtype)(attrs->dtype.given ? attrs->dtype.integer : grad->dtype);
+  if (attrs->add.integer && !(call->given && call->given[dweight] && can_add_to(dtype, grad)))
+    return gb_call_fail(call, GB_EINVAL, "add needs memory for dweight, of float32 or float64 and no narrower than "
+                                         "grad");
+  return gb_call_output(call, dweight, 2, shape, dtype);
 }
 
 /* ====} */

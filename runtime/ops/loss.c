@@ -288,10 +288,19 @@ static gb_status nll_loss_gradient(gb_grad_call *grad) {
   return gb_chain_end(&chain, dx, &GB_GRAD_IN(grad, nll_loss)->x);
 }
 
-/* A gradient of the summed losses times g, where it is needed. */
-static void scale(gb_chain *chain, bool need, gb_tensor *kept, gb_tensor *g, gb_tensor **out) {
-  gb_tensor *scaled = need ? GB_CHAIN(chain, mul, .x = kept, .y = g) : NULL;
-  if (scaled) gb_tensor_retain(*out = scaled);
+/* A gradient of the summed losses times g, where it is needed: into the memory where it is summed up, as long as that
+ * holds nothing. */
+static void scale(gb_grad_call *grad, gb_chain *chain, int input, gb_tensor *kept, gb_tensor *g) {
+  bool need = chain->status == GB_OK && grad->need[input], holds = false;
+  gb_tensor *sum = need && grad->accumulator ? grad->accumulator(grad, input, &holds) : NULL, *made = NULL;
+  if (!need) return;
+  if (sum && (holds || sum->dtype != kept->dtype || sum->storage == kept->storage)) sum = NULL;
+  gb_out_mul given = { .z = sum };
+  chain->status = GB_RUN_OUT(grad->context, mul, sum ? &given.z : NULL, &made, .x = kept, .y = g);
+  if (sum) {
+    if (chain->status == GB_OK) grad->settled |= 1u << input;
+    gb_tensor_release(made);
+  } else grad->in[input] = made;
 }
 
 /* The gradients of the summed losses are there: multiply by g, divided by the number of targets for a mean. Where all
@@ -300,7 +309,6 @@ static void scale(gb_chain *chain, bool need, gb_tensor *kept, gb_tensor *g, gb_
 static gb_status linear_cross_entropy_gradient(gb_grad_call *grad) {
   const gb_attrs_linear_cross_entropy *attrs = GB_ATTRS(grad, linear_cross_entropy);
   const gb_out_linear_cross_entropy *kept = GB_KEPT(grad, linear_cross_entropy);
-  gb_in_linear_cross_entropy *to = GB_GRAD_IN(grad, linear_cross_entropy);
   gb_tensor *g = GB_GRAD_OUT(grad, linear_cross_entropy)->loss, *target = GB_SAVED(grad, linear_cross_entropy)->target;
   gb_chain chain;
   gb_chain_begin(&chain, grad->context);
@@ -310,9 +318,9 @@ static gb_status linear_cross_entropy_gradient(gb_grad_call *grad) {
     gb_tensor *count = GB_CHAIN(&chain, sum, .x = counts);
     g = GB_CHAIN(&chain, div, .x = g, .y = gb_chain_number(&chain, GB_OP_maximum, count, 1));
   }
-  scale(&chain, GB_NEEDS(grad, linear_cross_entropy, x), kept->dx, g, &to->x);
-  scale(&chain, GB_NEEDS(grad, linear_cross_entropy, weight), kept->dweight, g, &to->weight);
-  scale(&chain, GB_NEEDS(grad, linear_cross_entropy, bias), kept->dbias, g, &to->bias);
+  scale(grad, &chain, GB_IN_AT(linear_cross_entropy, x), kept->dx, g);
+  scale(grad, &chain, GB_IN_AT(linear_cross_entropy, weight), kept->dweight, g);
+  scale(grad, &chain, GB_IN_AT(linear_cross_entropy, bias), kept->dbias, g);
   gb_tensor *done;
   GB_TRY(gb_chain_end(&chain, g, &done));
   gb_tensor_release(done);

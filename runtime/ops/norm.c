@@ -123,6 +123,7 @@ SAME_PLACE(GB_IN_AT, x);
 SAME_PLACE(GB_IN_AT, weight);
 SAME_PLACE(GB_OUT_AT, dx);
 SAME_PLACE(GB_OUT_AT, dweight);
+SAME_PLACE(GB_ATTR_AT, add);
 
 /* The shapes of grad, x, weight and statistics, which are the last inputs, fit each other; the statistics' dims are
  * those of x that are not normalised. */
@@ -140,10 +141,16 @@ static gb_status check_backward(gb_op_call *call, int first_statistic, int *oute
   return GB_OK;
 }
 
+/* A dx that is added to has float32 or float64, so that a sum is rounded once. */
+static bool can_add(const gb_tensor *x) { return x->dtype == GB_FLOAT32 || x->dtype == GB_FLOAT64; }
+
 /* dx in x's dtype, dweight if there is a weight. */
 static gb_status backward_outputs(gb_op_call *call, int outer) {
   const gb_in_layer_norm_backward *in = GB_IN(call, layer_norm_backward);
   const gb_tensor *x = in->x;
+  bool given = call->given && call->given[GB_OUT_AT(layer_norm_backward, dx)];
+  if (GB_ATTRS(call, layer_norm_backward)->add.integer && !(given && can_add(x)))
+    return gb_call_fail(call, GB_EINVAL, "add needs memory for dx, which has float32 or float64");
   GB_TRY(gb_call_output(call, GB_OUT_AT(layer_norm_backward, dx), x->ndim, x->shape, (gb_dtype)x->dtype));
   if (!in->weight) return GB_OK;
   return gb_call_output(call, GB_OUT_AT(layer_norm_backward, dweight), x->ndim - outer, x->shape + outer,
@@ -204,6 +211,7 @@ static norm_gradients compose(gb_chain *c, gb_tensor *grad, gb_tensor *input, gb
 }
 
 /* What is saved by layer_norm and rms_norm for this stands at one place. */
+_Static_assert(GB_IN_AT(rms_norm, x) == GB_IN_AT(layer_norm, x), "x as in layer_norm");
 _Static_assert(GB_IN_AT(rms_norm, weight) == GB_IN_AT(layer_norm, weight), "weight as in layer_norm");
 _Static_assert(GB_OUT_AT(rms_norm, y) == GB_OUT_AT(layer_norm, y), "y as in layer_norm");
 
@@ -232,15 +240,36 @@ static gb_status composed_gradient(gb_grad_call *g, bool centre) {
   return GB_OK;
 }
 
+/* Where layer_norm and rms_norm add x's gradient to what has arrived for x already, if they can; NULL: it is handed
+ * over. */
+static gb_tensor *sum_for_x(const gb_grad_call *g) {
+  const gb_tensor *x = GB_SAVED(g, layer_norm)->x, *grad = GB_GRAD_OUT(g, layer_norm)->y;
+  bool need = GB_NEEDS(g, layer_norm, x), holds = false;
+  gb_tensor *sum = need && g->accumulator ? g->accumulator(g, GB_IN_AT(layer_norm, x), &holds) : NULL;
+  bool fits = sum && holds && sum->dtype == x->dtype && can_add(x) && gb_promote(x->dtype, grad->dtype) == x->dtype;
+  return fits && sum->storage != grad->storage && sum->storage != x->storage ? sum : NULL;
+}
+
+/* Hand over x's gradient, or say that it went to its sum. */
+static void take_dx(gb_grad_call *g, gb_tensor *sum, gb_tensor *made) {
+  if (!sum) {
+    HAND(g, layer_norm, x, made);
+    return;
+  }
+  g->settled |= GB_SAVE_IN(layer_norm, x);
+  gb_tensor_release(made);
+}
+
 static gb_status layer_norm_gradient(gb_grad_call *g) {
   if (g->create_graph) return composed_gradient(g, true);
   const gb_in_layer_norm *saved = GB_SAVED(g, layer_norm);
   const gb_out_layer_norm *kept = GB_KEPT(g, layer_norm);
-  gb_out_layer_norm_backward made = { 0 };
-  GB_TRY(GB_RUN(g->context, layer_norm_backward, &made.dx, .grad = GB_GRAD_OUT(g, layer_norm)->y, .x = saved->x,
-                .weight = saved->weight, .mean = kept->mean, .rstd = kept->rstd,
-                .has_bias = gb_attr_int(GB_NEEDS(g, layer_norm, bias))));
-  HAND(g, layer_norm, x, made.dx);
+  gb_tensor *sum = sum_for_x(g);
+  gb_out_layer_norm_backward given = { .dx = sum }, made = { 0 };
+  GB_TRY(GB_RUN_OUT(g->context, layer_norm_backward, &given.dx, &made.dx, .grad = GB_GRAD_OUT(g, layer_norm)->y,
+                    .x = saved->x, .weight = saved->weight, .mean = kept->mean, .rstd = kept->rstd,
+                    .add = gb_attr_int(sum != NULL), .has_bias = gb_attr_int(GB_NEEDS(g, layer_norm, bias))));
+  take_dx(g, sum, made.dx);
   HAND(g, layer_norm, weight, made.dweight);
   HAND(g, layer_norm, bias, made.dbias);
   return GB_OK;
@@ -249,12 +278,21 @@ static gb_status layer_norm_gradient(gb_grad_call *g) {
 static gb_status rms_norm_gradient(gb_grad_call *g) {
   if (g->create_graph) return composed_gradient(g, false);
   const gb_in_rms_norm *saved = GB_SAVED(g, rms_norm);
-  gb_out_rms_norm_backward made = { 0 };
-  GB_TRY(GB_RUN(g->context, rms_norm_backward, &made.dx, .grad = GB_GRAD_OUT(g, rms_norm)->y, .x = saved->x,
-                .weight = saved->weight, .rstd = GB_KEPT(g, rms_norm)->rstd));
-  HAND(g, rms_norm, x, made.dx);
+  gb_tensor *sum = sum_for_x(g);
+  gb_out_rms_norm_backward given = { .dx = sum }, made = { 0 };
+  GB_TRY(GB_RUN_OUT(g->context, rms_norm_backward, &given.dx, &made.dx, .grad = GB_GRAD_OUT(g, rms_norm)->y,
+                    .x = saved->x, .weight = saved->weight, .rstd = GB_KEPT(g, rms_norm)->rstd,
+                    .add = gb_attr_int(sum != NULL)));
+  take_dx(g, sum, made.dx);
   HAND(g, rms_norm, weight, made.dweight);
   return GB_OK;
+}
+
+/* May the norm's gradient be added to the sum's own, in the memory of that? */
+static bool adds_to_sum(const gb_grad_call *g, const gb_tensor *sum, const gb_tensor *dy, const gb_tensor *dsum) {
+  return dy && dsum && gb_grad_may_write(g, GB_OUT_AT(add_layer_norm, sum)) && dsum->dtype == sum->dtype &&
+         can_add(sum) && gb_is_contiguous(dsum) && gb_promote(sum->dtype, dy->dtype) == sum->dtype &&
+         dsum->storage != dy->storage;
 }
 
 /* x and residual have one gradient: that of the sum by itself and that through the norm. */
@@ -262,14 +300,16 @@ static gb_status add_layer_norm_gradient(gb_grad_call *g) {
   const gb_out_add_layer_norm *kept = GB_KEPT(g, add_layer_norm);
   gb_tensor *dy = GB_GRAD_OUT(g, add_layer_norm)->y, *dsum = GB_GRAD_OUT(g, add_layer_norm)->sum;
   gb_tensor *zero = NULL, *total = NULL;
-  gb_out_layer_norm_backward made = { 0 };
+  bool adds = adds_to_sum(g, kept->sum, dy, dsum);
+  gb_out_layer_norm_backward given = { .dx = adds ? dsum : NULL }, made = { 0 };
   if (!dy) GB_TRY(gb_op_zeros_like(g->context, kept->sum, &zero));
-  gb_status status = GB_RUN(g->context, layer_norm_backward, &made.dx, .grad = dy ? dy : zero, .x = kept->sum,
-                            .weight = GB_SAVED(g, add_layer_norm)->weight, .mean = kept->mean, .rstd = kept->rstd,
-                            .has_bias = gb_attr_int(GB_NEEDS(g, add_layer_norm, bias)));
+  gb_status status = GB_RUN_OUT(g->context, layer_norm_backward, &given.dx, &made.dx, .grad = dy ? dy : zero,
+                                .x = kept->sum, .weight = GB_SAVED(g, add_layer_norm)->weight, .mean = kept->mean,
+                                .rstd = kept->rstd, .add = gb_attr_int(adds),
+                                .has_bias = gb_attr_int(GB_NEEDS(g, add_layer_norm, bias)));
   gb_drop(&zero);
   GB_TRY(status);
-  if (dsum) {
+  if (dsum && !adds) {
     status = GB_RUN(g->context, add, &total, .x = made.dx, .y = dsum);
     gb_drop(&made.dx);
     made.dx = total;

@@ -1,0 +1,154 @@
+-- test_gradient_sums.lua - gradients that go straight to where they are summed up: the bits are those of gradients that
+-- are handed over and added. Under gb.anomaly, where each is looked at, they are handed over.
+
+local gb = require "gibbous"
+local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
+local nn, F, optim = gb.nn, gb.nn.functional, gb.optim
+
+-- The gradients of loss(tensors) by each of them, which are leaves of these values.
+local function gradients(values, loss)
+  local leaves = {}
+  for i, value in ipairs(values) do leaves[i] = value:clone():requires_grad_(true) end
+  loss(table.unpack(leaves)):backward()
+  for i, leaf in ipairs(leaves) do leaves[i] = leaf.grad end
+  return leaves
+end
+
+local function expect_same_bits(one, other)
+  for i, gradient in ipairs(one) do expect(gradient):to_equal_bits(other[i]) end
+end
+
+local function expect_sums(values, loss)
+  local apart
+  gb.anomaly(function() apart = gradients(values, loss) end)
+  expect_same_bits(gradients(values, loss), apart)
+end
+
+-- How often backward runs an op, by its name.
+local function backward_ops(fn)
+  local calls = setmetatable({}, { __index = function() return 0 end })
+  for _, row in ipairs(gb.profile(fn, { print = false }).ops) do
+    if row.phase == "backward" then calls[row.op] = row.calls end
+  end
+  return calls
+end
+
+describe("gradients of norms", function()
+  it("need no additions of their own", function()
+    local x, weight = gb.randn(4, 8):requires_grad_(true), gb.ones(8):requires_grad_(true)
+    local stream = x * 2
+    local skip = stream + F.gelu(F.rms_norm(stream, { 8 }))
+    local y, sum = F.add_layer_norm(x * 3, skip, { 8 }, weight)
+    local loss = (sum * 2 + y):sum()
+    expect(backward_ops(function() loss:backward() end).add):to_be(1) -- of the leaf's two products
+  end)
+  for _, dtype in ipairs { "float32", "float64", "bfloat16" } do
+    gb.manual_seed(5)
+    local x, weight, bias = gb.randn(6, 37):to(dtype), gb.randn(37):to(dtype), gb.randn(37):to(dtype)
+    local up = gb.randn(6, 37):to(dtype)
+    it("join what has arrived for x, " .. dtype, function()
+      expect_sums({ x, weight, bias }, function(leaf, w, b)
+        local stream = leaf * 2
+        return ((stream + F.gelu(F.layer_norm(stream, { 37 }, w, b))) * up):sum()
+      end)
+      expect_sums({ x, weight }, function(leaf, w)
+        local stream = leaf * 2
+        return ((stream + F.gelu(F.rms_norm(stream, { 37 }, w))) * up):sum()
+      end)
+    end)
+    it("join the gradient of the sum, " .. dtype, function()
+      expect_sums({ x, up, weight, bias }, function(leaf, more, w, b)
+        local y, sum = F.add_layer_norm(leaf * 2, more * 3, { 37 }, w, b)
+        return ((sum * 0.5 + F.gelu(y)) * up):sum()
+      end)
+    end)
+  end
+  it("of a 16-bit norm of a float32 stream", function()
+    gb.manual_seed(6)
+    local x, weight, up = gb.randn(5, 48), gb.randn(48), gb.randn(5, 48)
+    expect_sums({ x, weight }, function(leaf, w)
+      return gb.amp.autocast("bfloat16", function()
+        local stream = leaf * 2
+        return ((stream + F.gelu(F.layer_norm(stream, { 48 }, w, nil, { out = "autocast" }))) * up):sum()
+      end)
+    end)
+  end)
+  it("leave a sum alone that somebody else holds", function()
+    local x, held = gb.randn(3, 8):requires_grad_(true), nil
+    local y, sum = F.add_layer_norm(x * 1, x * 2, { 8 })
+    sum:register_hook(function(g) held = g end)
+    local total = y:sum() + (sum * sum):sum()
+    total:backward()
+    expect(held):to_be_close(2 * sum:detach(), 1e-6)
+  end)
+  it("of long rows, and of rows that are no rows of memory", function()
+    gb.manual_seed(7)
+    expect_sums({ gb.randn(3, 9000) }, function(leaf)
+      local stream = leaf * 2
+      return (stream * stream + F.layer_norm(stream, { 9000 })):sum()
+    end)
+    expect_sums({ gb.randn(9, 4) }, function(leaf)
+      local stream = (leaf * 2):t()
+      return (stream * stream + F.layer_norm(stream, { 9 }) * stream):sum()
+    end)
+  end)
+end)
+
+-- A table of rows that is also the last layer, and a table of its own.
+local Tied = nn.Module:extend("Tied")
+function Tied:init(dtype)
+  self.tokens, self.positions = nn.Embedding(23, 8, { dtype = dtype }), nn.Embedding(5, 8, { dtype = dtype })
+  self.norm = nn.LayerNorm(8, { dtype = dtype })
+end
+function Tied:loss(ids, targets)
+  local x = self.tokens(ids) + self.positions(gb.arange(5))
+  return F.linear_cross_entropy(self.norm(x):flatten(1, 2), self.tokens.weight, targets:flatten())
+end
+
+describe("gradients of tables", function()
+  for _, dtype in ipairs { "float32", "float64" } do
+    it("go into an optimizer's memory, " .. dtype, function()
+      local seen = {}
+      for run = 1, 2 do
+        gb.manual_seed(8)
+        local model = Tied(dtype)
+        local opt = optim.AdamW(model:parameters(), { lr = 0.01 })
+        local function step(batches)
+          opt:zero_grad()
+          for _ = 1, batches do
+            model:loss(gb.randint(0, 23, { 4, 5 }), gb.randint(0, 23, { 4, 5 })):backward()
+          end
+          opt:step()
+        end
+        local function steps() for batches = 1, 3 do step(batches) end end
+        if run == 1 then steps() else gb.anomaly(steps) end
+        seen[run] = {}
+        for i, p in ipairs(model:parameters()) do
+          seen[run][2 * i - 1], seen[run][2 * i] = p:detach():clone(), p.grad:clone()
+        end
+      end
+      expect_same_bits(seen[1], seen[2])
+    end)
+  end
+  it("copy and clear nothing", function()
+    gb.manual_seed(9)
+    local model = Tied()
+    local opt = optim.SGD(model:parameters(), { lr = 0.1 })
+    opt:zero_grad()
+    local loss = model:loss(gb.randint(0, 23, { 4, 5 }), gb.randint(0, 23, { 4, 5 }))
+    local calls = backward_ops(function() loss:backward() end)
+    expect(calls.add):to_be(0)
+    expect(calls.copy):to_be(2) -- of the norm's weight and bias
+  end)
+  it("leave a padding row alone, and rows that were not picked", function()
+    local table_ = nn.Embedding(6, 3, { padding_idx = 2 })
+    local opt = optim.SGD(table_:parameters(), { lr = 1 })
+    opt:zero_grad()
+    for _ = 1, 2 do table_(gb.tensor({ 1, 2, 1 }, { dtype = "int64" })):sum():backward() end
+    local wanted = gb.zeros(6, 3)
+    wanted[2] = 4
+    expect(table_.weight.grad):to_equal_bits(wanted)
+  end)
+end)
+
+gb.test.finish()
