@@ -1,33 +1,10 @@
--- cases.lua - our half of the table: `gibbous cases.lua GROUP THREADS VOCABULARY [PRECISION]` prints a line "name <tab>
--- seconds" per case. peer.py prints the same names for PyTorch. A case runs for `budget` seconds, at least three times,
--- and counts by its median.
+-- cases.lua - our half of the table: the groups that are about steps of recipes, products, memory and small calls, as
+-- measure.lua says. peer.py prints the same names for PyTorch.
 
 local gb = require "gibbous"
+local measure = dofile("tests/bench/measure.lua")
 local nn, F, amp, optim = gb.nn, gb.nn.functional, gb.amp, gb.optim
-
-local group, threads, vocabulary, spelled = arg[1], tonumber(arg[2]), tonumber(arg[3]), arg[4] or "32-true"
-local budget = 0.4
-gb.set_num_threads(threads)
-gb.manual_seed(1)
-
--- Print and return the median time of one call of f, which does its thing `inner` times. prepare (or nil) runs before
--- each, and is not counted.
-local function report(name, f, inner, prepare)
-  prepare = prepare or function() end
-  prepare()
-  f()
-  local times, start = {}, gb.clock()
-  repeat
-    prepare()
-    local before = gb.clock()
-    f()
-    times[#times + 1] = gb.clock() - before
-  until #times >= 3 and gb.clock() - start > budget
-  table.sort(times)
-  local seconds = times[(#times + 1) // 2] / (inner or 1)
-  print(("%s\t%.9f"):format(name, seconds))
-  return seconds
-end
+local report, spelled, vocabulary = measure.report, measure.spelled, measure.vocabulary
 
 local groups = {}
 
@@ -76,7 +53,7 @@ end
 
 -- One step of recipes/mnist_cnn.lua, batch 64, on random pictures.
 function groups.mnist()
-  local precision = amp.precision(spelled)
+  local precision = measure.precision
   local net = nn.Sequential(nn.Conv2d(1, 32, 3, { padding = 1, activation = "relu" }), nn.MaxPool2d(2),
     nn.Conv2d(32, 64, 3, { padding = 1, activation = "relu" }), nn.MaxPool2d(2), nn.Flatten(),
       nn.Linear(64 * 7 * 7, 10))
@@ -205,8 +182,7 @@ end
 -- made of: of each layer three for all steps of the input, one for all of the state, and two for each step.
 function groups.recurrent()
   local time, batch, width, layers = 64, 32, 512, 2
-  local precision = amp.precision(spelled)
-  local dtype = spelled == "32-true" and "float32" or spelled == "bf16-mixed" and "bfloat16" or "float16"
+  local precision, dtype = measure.precision, measure.dtype
   for _, name in ipairs { "LSTM", "GRU" } do
     local gates = name == "LSTM" and 4 or 3
     local net, x = nn[name](width, width, { num_layers = layers }), gb.randn(time, batch, width):requires_grad_()
@@ -247,4 +223,4 @@ function groups.small()
   end, 100)
 end
 
-groups[group]()
+groups[measure.group]()

@@ -2,7 +2,7 @@
 
 A case that takes more than GIBBOUS_PEER_SECONDS (20) is given up, and prints "name <tab> over"; so do those named in GIBBOUS_PEER_SKIP, parted by
 semicolons, without being run. Python cannot stop a kernel that runs, but an alarm ends its process: the cases run in a second process, which is
-started again behind a case that was given up.
+started again behind a case that was given up. GIBBOUS_CLOCK=cpu counts processor time, for one thread.
 """
 
 import os
@@ -35,6 +35,7 @@ def supervise():
 if "GIBBOUS_PEER_DONE" not in os.environ:
     supervise()
 
+import peer_layers
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -42,6 +43,7 @@ from torch.nn import functional as F
 group, threads, vocabulary = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 spelled = sys.argv[4] if len(sys.argv) > 4 else "32-true"
 budget = 0.4
+clock = time.process_time if os.environ.get("GIBBOUS_CLOCK") == "cpu" else time.perf_counter
 torch.set_num_threads(threads)
 torch.manual_seed(1)
 
@@ -63,9 +65,9 @@ def report(name, f, inner=1):
     f()
     times, start = [], time.perf_counter()
     while not times or (len(times) < 3 and time.perf_counter() - start < limit / 4) or time.perf_counter() - start < budget:
-        before = time.perf_counter()
+        before = clock()
         f()
-        times.append(time.perf_counter() - before)
+        times.append(clock() - before)
     signal.setitimer(signal.ITIMER_REAL, 0)
     print(f"{name}\t{statistics.median(times) / inner:.9f}", flush=True)
 
@@ -237,4 +239,11 @@ def version():
     print(f"PyTorch {torch.__version__}, BLAS {library}, kernels for {torch.backends.cpu.get_cpu_capability()}")
 
 
-{"gpt": gpt, "mnist": mnist, "matmul": matmul, "memory": memory, "small": small, "recurrent": recurrent, "version": version}[group]()
+def models():
+    import peer_models
+    peer_models.run(report, scope, spelled)
+
+
+groups = {"gpt": gpt, "mnist": mnist, "matmul": matmul, "memory": memory, "small": small, "recurrent": recurrent, "models": models,
+          "version": version, **peer_layers.groups(report, scope, spelled)}
+groups[group]()

@@ -5,7 +5,9 @@
 local gb = require "gibbous"
 io.stdout:setvbuf("line")
 
-local text, cores = arg[1], tonumber(arg[2])
+-- With GIBBOUS_CLOCK=cpu both have one thread, and processor time counts, which other work changes least.
+local alone = os.getenv "GIBBOUS_CLOCK" == "cpu"
+local text, cores = arg[1], alone and 1 or tonumber(arg[2])
 local peer, runs = os.getenv("GIBBOUS_PEER"), tonumber(os.getenv("GIBBOUS_RUNS") or "5")
 local vocabulary = gb.data.text(text):vocabulary_size()
 local peer_limit = tonumber(os.getenv("GIBBOUS_PEER_SECONDS") or "20") -- for each of the peer's cases
@@ -37,12 +39,16 @@ local function collect(command, into, order)
   pipe:close()
 end
 
+-- Groups that cases.lua lacks, and where they are.
+local files = { layers = "layers", optimizers = "layers", sorting = "layers", models = "models" }
+
 local function ours(group, threads, precision)
   if group == "gpt" then
     return ("build/gibbous tests/bench/one_run.lua 20 %d --data %s --precision %s --steps 60"):format(threads, text,
       precision)
   end
-  return ("build/gibbous tests/bench/cases.lua %s %d %d %s"):format(group, threads, vocabulary, precision or "32-true")
+  return ("build/gibbous tests/bench/%s.lua %s %d %d %s"):format(files[group] or "cases", group, threads, vocabulary,
+    precision or "32-true")
 end
 
 local function theirs(group, threads, precision)
@@ -240,15 +246,53 @@ function groups.clip()
   end
 end
 
+-- A table of cases that print their floors.
+local function floored(title, group, ...)
+  local mine, others = {}, {}
+  for _, precision in ipairs { ... } do
+    mine[#mine + 1], others[#others + 1] = ours(group, cores, precision), theirs(group, peer_threads, precision)
+  end
+  local a, b, order = alternate(mine, others)
+  head(title, "case", "ours", "floor", "floor / ours", "PyTorch", "ours / PyTorch")
+  for _, name in ipairs(order) do
+    local least = a["floor of " .. name]
+    if least then
+      row(name, pretty(a[name]), pretty(least), ratio(least, a[name]), pretty(b[name]), ratio(a[name], b[name]))
+    end
+  end
+end
+
+function groups.layers() floored("Layers", "layers", "32-true", "bf16-mixed") end
+function groups.optimizers() floored("Optimizers, 64 MB of parameters", "optimizers", "32-true") end
+function groups.sorting() floored("Sorting and running sums", "sorting", "32-true") end
+
+function groups.models()
+  local mine, others = {}, {}
+  for _, precision in ipairs { "32-true", "bf16-mixed" } do
+    mine[#mine + 1], others[#others + 1] = ours("models", cores, precision), theirs("models", peer_threads, precision)
+  end
+  local a, b, order = alternate(mine, others)
+  head("One training step of models", "model", "ours", "PyTorch", "ours / PyTorch", "ours / our 32-true",
+    "PyTorch / its 32-true", "ours / PyTorch's best")
+  for _, name in ipairs(order) do
+    local base = name:gsub("%S+$", "32-true")
+    local best = math.min(b[name] or math.huge, b[base] or math.huge)
+    row(name, pretty(a[name]), pretty(b[name]), ratio(a[name], b[name]), ratio(a[name], a[base]),
+      ratio(b[name], b[base]), ratio(a[name], best))
+  end
+end
+
 if peer then
   os.execute(peer .. " tests/bench/peer.py version 1 1")
-  peer_threads = best_threads()
+  peer_threads = alone and 1 or best_threads()
   print(("a case of PyTorch's that takes more than %g s (GIBBOUS_PEER_SECONDS) is given up"):format(peer_limit))
   print(("medians of %d alternating runs; PyTorch with %d threads, ours with %d"):format(runs, peer_threads, cores))
 else
-  local alone = "medians of %d runs; GIBBOUS_PEER names no Python with PyTorch, so only ours and the floors are here"
-  print(alone:format(runs))
+  print(("medians of %d runs; GIBBOUS_PEER names no Python with PyTorch: only ours and the floors are here"):format(
+    runs))
 end
-for _, name in ipairs { "start", "step", "threads", "small", "recurrent", "matmul", "memory", "clip" } do
+if alone then print("processor time of one thread") end
+for _, name in ipairs { "start", "step", "threads", "small", "recurrent", "matmul", "memory", "clip", "layers",
+  "models", "optimizers", "sorting" } do
   if next(wanted) == nil or wanted[name] then groups[name]() end
 end
