@@ -1,0 +1,90 @@
+-- test_sorting.lua - sort, argsort and topk of lines of any length against table.sort: equal elements keep their order,
+-- NaN is the largest, -0 equals 0, whatever the dtype, the layout and the way in which the line is sorted.
+
+local gb = require "gibbous"
+local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
+gb.manual_seed(7)
+
+-- Does a come before b? Positions decide between equals.
+local function before(values, descending)
+  local function rank(x) return x ~= x and math.huge or x end
+  return function(i, j)
+    local a, b = values[i], values[j]
+    local first, second = a ~= a, b ~= b
+    if first ~= second then return descending == first end
+    if first or rank(a) == rank(b) then return i < j end
+    if descending then return a > b end
+    return a < b
+  end
+end
+
+-- Positions from 0 in the order of values, a list.
+local function expected(values, descending)
+  local order = {}
+  for i = 1, #values do order[i] = i end
+  table.sort(order, before(values, descending))
+  for i, at in ipairs(order) do order[i] = at - 1 end
+  return order
+end
+
+-- Values with ties, extremes and, of floats, what is no number.
+local function line(n, dtype)
+  local special = { 0 / 0, -0.0, 0.0, math.huge, -math.huge, -1.5, 1.5, 1e-40 }
+  if dtype:find("int") then
+    local most = dtype == "int64" and math.maxinteger or dtype == "int32" and 2 ^ 31 - 1 | 0 or 255
+    special = { 0, most, dtype == "uint8" and 1 or -most - 1, 1, 7, 255 }
+  end
+  local spread = gb.randint(0, dtype == "uint8" and 256 or 1000, { n }):tolist()
+  for i = 1, n do
+    if i % 5 == 0 then spread[i] = special[i // 5 % #special + 1]
+    elseif not dtype:find("int") then spread[i] = (spread[i] - 500) / 8
+    elseif dtype ~= "uint8" then spread[i] = spread[i] - 500 end
+  end
+  return gb.tensor(spread, { dtype = dtype })
+end
+
+-- The same bits, NaN and the sign of 0 included.
+local function same(a, b)
+  if a ~= a or b ~= b then return a ~= a and b ~= b end
+  return a == b and (a ~= 0 or 1 / a == 1 / b or math.type(a) == "integer")
+end
+
+-- How many of a line's elements are not where they belong: by sort, and by topk for some k.
+local function misplaced(x, values, descending)
+  local n, order, wrong = #values, expected(values, descending), 0
+  local sorted, indices = x:sort(-1, { descending = descending })
+  local made, at = sorted:tolist(), indices:tolist()
+  for i = 1, n do
+    if at[i] ~= order[i] or not same(made[i], values[order[i] + 1]) then wrong = wrong + 1 end
+  end
+  for _, k in ipairs { 1, n // 20 + 1, n // 2 + 1 } do
+    local _, places = x:topk(k, -1, { largest = descending })
+    for i, place in ipairs(places:tolist()) do
+      if place ~= order[i] then wrong = wrong + 1 end
+    end
+  end
+  return wrong
+end
+
+describe("sort and topk", function()
+  for _, dtype in ipairs { "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8" } do
+    it("put " .. dtype .. " in order", function()
+      for _, n in ipairs { 1, 2, 17, 192, 193, 700, 5000 } do
+        local x = line(n, dtype)
+        local values = x:tolist()
+        expect(misplaced(x, values, false)):to_be(0)
+        expect(misplaced(x, values, true)):to_be(0)
+      end
+    end)
+  end
+  it("sort columns and lines with holes as their copies", function()
+    local wide = gb.randn(300, 9)
+    local columns, their = wide:sort(1)
+    local rows, there = wide:t():contiguous():sort(-1)
+    expect(gb.equal(columns:t(), rows) and gb.equal(their:t(), there)):to_be(true)
+    local every = gb.randn(400, 2):select(2, 1)
+    expect(gb.equal((every:sort()), (every:contiguous():sort()))):to_be(true)
+  end)
+end)
+
+gb.test.finish()
