@@ -1,14 +1,17 @@
-/* cpu/conv.c - 2-D convolution, its gradients by input and by weight, and two ways to compute each.
+/* cpu/conv.c - 2-D convolution, its gradients by input and by weight, and three ways to compute each.
  *
- * oneDNN (conv_onednn.h) takes slices of the batch: float32, or bfloat16 where the CPU has tiles for it and nothing
- * could be as small as what they take for zero (cpu/gemm_bf16.c says when); else 16-bit operands are widened slice by
- * slice. Results are rounded once on the way out. The plain way is im2col and GEMM on tiles of output pixels: it serves
- * float64, TF32 and whatever oneDNN refuses. Both cut their work by shape alone. A weight's gradient is a sum over
- * slices of the batch, each kept apart and added up in the order of the slices, so any number of threads gives the same
- * bits. Operations: 2 * n * oh * ow * o * c / groups * kh * kw; plain im2col moves kh * kw / stride^2 times x. */
+ * Where the batch has few pixels in all, or the kernel one tap, columns of the whole batch are one product with the
+ * weight, in the operands' own dtype. oneDNN (conv_onednn.h) takes slices of the batch: float32, or bfloat16 where the
+ * CPU has tiles for it and nothing could be as small as what they take for zero (cpu/gemm_bf16.c says when); else
+ * 16-bit operands are widened slice by slice. Results are rounded once on the way out. The plain way is im2col and GEMM
+ * on tiles of output pixels: it serves float64, TF32 and whatever oneDNN refuses. All cut their work by shape alone. A
+ * weight's gradient is a sum over slices of the batch, each kept apart and added up in the order of the slices, so any
+ * number of threads gives the same bits. Operations: 2 * n * oh * ow * o * c / groups * kh * kw; plain im2col moves
+ * kh * kw / stride^2 times x. */
 #include <string.h>
 
 #include "cpu/conv_onednn.h"
+#include "cpu/gemm.h"
 #include "cpu/scratch.h"
 #include "cpu/walk.h"
 
@@ -39,6 +42,9 @@ typedef struct conv {
   int64_t slices, images;          /* slices of the batch; images of a run of oneDNN */
   const gb_onednn_conv *library;
   char *packed;                    /* the weight in oneDNN's layout */
+  int64_t skipped, row;            /* of a weight's row, elements before those that are used, and all of them */
+  int64_t first;                   /* image of the batch with which the columns at hand begin */
+  char *columns;
   size_t room_bytes;               /* of a thread */
   gb_scratch scratch;
   atomic_bool failed;
@@ -158,12 +164,13 @@ static tap_row taps_at(const gb_conv_sizes *s, int64_t pixel, int64_t r) {
   return t;
 }
 
-/* What `rows` output pixels of image n read, group g: one row of [kh][kw][cg] lanes for each, zeros in the padding. */
+/* What `rows` output pixels of image n read, group g: one row of operands [kh][kw][cg] for each, zeros in the
+ * padding. */
 static void im2col(const conv *v, int64_t n, int64_t g, int64_t first, int64_t rows, char *columns) {
   const gb_conv_sizes *s = &v->s;
   const gb_tensor *x = v->x;
   gb_dtype dtype = (gb_dtype)x->dtype;
-  int64_t size = (int64_t)gb_dtype_bytes(dtype), step = v->cg * v->bytes;
+  int64_t size = (int64_t)gb_dtype_bytes(dtype), step = v->cg * (int64_t)gb_dtype_bytes(v->operand);
   /* a row of taps is one run of memory */
   bool together = (x->stride[1] == 1 || v->cg == 1) && x->stride[3] == v->cg && s->dilation[1] == 1;
   const char *base = gb_data(x) + (n * x->stride[0] + g * v->cg * x->stride[1]) * size;
@@ -174,7 +181,7 @@ static void im2col(const conv *v, int64_t n, int64_t g, int64_t first, int64_t r
       memset(columns + t.end * step, 0, (size_t)((s->kernel[1] - t.end) * step));
       int64_t run = together ? t.end - t.first : 1;
       for (int64_t q = t.first; q < t.end; q += run)
-        gb_copy_run(columns + q * step, v->dtype, 1,
+        gb_copy_run(columns + q * step, v->operand, 1,
                     base + (t.y * x->stride[2] + (t.x + q * s->dilation[1]) * x->stride[3]) * size, dtype,
                     together ? 1 : x->stride[1], run * v->cg);
     }
@@ -318,6 +325,171 @@ static gb_status backward_weight_plain(conv *v) {
   gb_sum_parts(v->call, v->lane, v->partials, numel, v->slices);
   store(v->weight, 0, v->lane, v->partials, numel);
   return run_and_free(v, 0, NULL);
+}
+
+/* ====} */
+
+/* {==== One product ==== */
+
+/* Elements of columns that are made at once, or as many as the weight has, which is read for each such part; and rows
+ * up to which a product is quicker than oneDNN's slices: each of those reads the whole weight, or has a gradient of its
+ * own. */
+enum { PART_ELEMENTS = 1 << 18, FEW_ROWS = 1024 };
+
+/* Leave out taps that meet nothing but padding wherever the kernel lies, as most do over a map of one pixel: whole rows
+ * of taps, and within a single row those at its ends. */
+static void crop_taps(conv *v) {
+  gb_conv_sizes *s = &v->s;
+  int64_t width = s->kernel[1], first[2] = { 0 };
+  v->row = v->depth;
+  for (int i = 0; i < 2 && (i == 0 || s->kernel[0] == 1); i++) {
+    int64_t last = (s->out[i] - 1) * s->stride[i] - s->padding[i], end = 0;
+    taps_inside(-s->padding[i], s->dilation[i], s->in[i], s->kernel[i], &end);
+    int64_t before = last < 0 ? (-last + s->dilation[i] - 1) / s->dilation[i] : 0;
+    if (before >= end) continue;
+    first[i] = before;
+    s->kernel[i] = end - before;
+    s->padding[i] -= before * s->dilation[i];
+  }
+  v->skipped = (first[0] * width + first[1]) * v->cg;
+  v->depth = s->kernel[0] * s->kernel[1] * v->cg;
+}
+
+/* Is every row of columns a pixel of x as it lies? */
+static bool is_pointwise(const conv *v) {
+  const gb_conv_sizes *s = &v->s;
+  for (int i = 0; i < 2; i++)
+    if (s->kernel[i] != 1 || s->stride[i] != 1 || s->padding[i] != 0 || s->in[i] != s->out[i]) return false;
+  return true;
+}
+
+/* Is the convolution to be one product, of columns by the weight? */
+static bool takes_product(conv *v) {
+  if (v->s.groups != 1 || v->s.n == 0 || gb_cpu(v->call->context)->plain_convolution) return false;
+  conv cropped = *v;
+  cropped.operand = (gb_dtype)operands(v->call)->x->dtype;
+  crop_taps(&cropped);
+  if (!is_pointwise(&cropped) && cropped.s.n * cropped.pixels > FEW_ROWS) return false;
+  *v = cropped;
+  return true;
+}
+
+/* Images whose columns are made at once. */
+static int64_t images_at_once(const conv *v) {
+  return least(v->s.n, most(1, most(PART_ELEMENTS, v->s.o * v->depth) / (v->pixels * v->depth)));
+}
+
+static int64_t operand_bytes(const conv *v) { return (int64_t)gb_dtype_bytes(v->operand); }
+
+/* Bytes of room for the columns of so many images: none where x serves as it lies. */
+static int64_t columns_bytes(const conv *v, int64_t count) {
+  return is_pointwise(v) && is_ready(v, v->x) ? 0 : count * v->pixels * v->depth * operand_bytes(v);
+}
+
+/* Rows of images first .. first + count - 1 of t as a matrix, a pixel a row: where they are, or copied into room. */
+static gb_matrix pixels_of(const conv *v, const gb_tensor *t, int64_t first, int64_t count, char *room) {
+  return (gb_matrix){ images_in(v, t, first, count, room), v->operand, t->shape[1], 1 };
+}
+
+static void columns_chunk(void *arg, int64_t chunk) {
+  const conv *v = arg;
+  int64_t image = chunk / v->tiles, first = chunk % v->tiles * v->tile, rows = least(v->tile, v->pixels - first);
+  im2col(v, v->first + image, 0, first, rows, v->columns + (image * v->pixels + first) * v->depth * operand_bytes(v));
+}
+
+/* The columns of these images, a pixel of the result a row; room for them, or for x where that does. */
+static gb_matrix columns_of(conv *v, int64_t first, int64_t count, char *room) {
+  if (is_pointwise(v)) return pixels_of(v, v->x, first, count, room);
+  v->first = first, v->columns = room;
+  gb_parallel(v->call, count * v->tiles, columns_chunk, v);
+  return (gb_matrix){ room, v->operand, v->depth, 1 };
+}
+
+/* The weight, whole rows of it, from the first element that is used on. */
+static const char *weight_of(const conv *v, char *room) { return weight_in(v, room) + v->skipped * operand_bytes(v); }
+
+static gb_status forward_product(conv *v) {
+  const int64_t size = operand_bytes(v), o = v->s.o, once = images_at_once(v);
+  size_t shared = 0, weight = gb_scratch_take(&shared, is_ready(v, v->weight) ? 0 : v->weight->numel * size);
+  size_t columns = gb_scratch_take(&shared, columns_bytes(v, once));
+  GB_TRY(gb_scratch_open_rooms(v->call, shared, 0, 0, &v->scratch));
+  const char *b = weight_of(v, v->scratch.shared + weight);
+  gb_status status = GB_OK;
+  for (int64_t first = 0; first < v->s.n && status == GB_OK; first += once) {
+    int64_t count = least(once, v->s.n - first);
+    gb_product p = { .m = count * v->pixels, .n = o, .k = v->depth, .ldc = o, .dtype = (gb_dtype)v->y->dtype,
+                     .a = columns_of(v, first, count, v->scratch.shared + columns), .b = { b, v->operand, 1, v->row } };
+    p.c = gb_data(v->y) + first * v->pixels * o * (int64_t)gb_dtype_bytes(p.dtype);
+    if (v->bias)
+      p.epilogue = (gb_epilogue){ .bias = gb_data(v->bias), .bias_dtype = (gb_dtype)v->bias->dtype,
+                                  .bias_stride = v->bias->stride[0] };
+    if (v->relu) p.epilogue.activation = GB_ACTIVATION_RELU;
+    status = gb_product_run(v->call, &p);
+  }
+  gb_scratch_close(v->call, &v->scratch);
+  return status;
+}
+
+/* Columns of gradients, in lanes, added up in one image of x's gradient, which is rounded once. */
+static void images_chunk(void *arg, int64_t chunk) {
+  conv *v = arg;
+  int64_t numel = v->s.in[0] * v->s.in[1] * v->s.c, at = (v->first + chunk) * numel;
+  bool in_place = v->x->dtype == v->dtype;
+  char *image = in_place ? gb_data(v->x) + at * v->bytes : gb_scratch_room(&v->scratch);
+  gb_clear_bytes(image, (size_t)(numel * v->bytes));
+  col2im(v, image, 0, v->pixels, v->columns + chunk * v->pixels * v->depth * v->bytes);
+  if (!in_place) store(v->x, at, v->lane, image, numel);
+}
+
+static gb_status backward_input_product(conv *v) {
+  const int64_t size = operand_bytes(v), o = v->s.o, once = images_at_once(v);
+  const bool direct = is_pointwise(v);
+  const int64_t image = v->s.in[0] * v->s.in[1] * v->s.c;
+  size_t shared = 0, weight = gb_scratch_take(&shared, is_ready(v, v->weight) ? 0 : v->weight->numel * size);
+  size_t columns = gb_scratch_take(&shared, direct ? 0 : once * v->pixels * v->depth * v->bytes);
+  size_t grad = gb_scratch_take(&shared, is_ready(v, v->y) ? 0 : once * v->pixels * o * size);
+  if (!direct && v->x->dtype != v->dtype) gb_scratch_take(&v->room_bytes, image * v->bytes);
+  GB_TRY(gb_scratch_open(v->call, shared, v->room_bytes, &v->scratch));
+  const char *b = weight_of(v, v->scratch.shared + weight);
+  v->columns = v->scratch.shared + columns;
+  gb_status status = GB_OK;
+  for (v->first = 0; v->first < v->s.n && status == GB_OK; v->first += once) {
+    int64_t count = least(once, v->s.n - v->first);
+    gb_product p = { .m = count * v->pixels, .n = v->depth, .k = o, .ldc = v->depth, .c = v->columns, .dtype = v->dtype,
+                     .a = pixels_of(v, v->y, v->first, count, v->scratch.shared + grad),
+                     .b = { b, v->operand, v->row, 1 } };
+    if (direct) {
+      p.dtype = (gb_dtype)v->x->dtype;
+      p.c = gb_data(v->x) + v->first * image * (int64_t)gb_dtype_bytes(p.dtype);
+    }
+    status = gb_product_run(v->call, &p);
+    if (!direct && status == GB_OK) gb_parallel(v->call, count, images_chunk, v);
+  }
+  gb_scratch_close(v->call, &v->scratch);
+  return status;
+}
+
+static gb_status backward_weight_product(conv *v) {
+  const int64_t size = operand_bytes(v), o = v->s.o, once = images_at_once(v), numel = v->weight->numel;
+  const bool in_place = v->weight->dtype == v->dtype;
+  size_t shared = 0, sums = gb_scratch_take(&shared, in_place ? 0 : numel * v->bytes);
+  size_t columns = gb_scratch_take(&shared, columns_bytes(v, once));
+  size_t grad = gb_scratch_take(&shared, is_ready(v, v->y) ? 0 : once * v->pixels * o * size);
+  GB_TRY(gb_scratch_open_rooms(v->call, shared, 0, 0, &v->scratch));
+  char *krsc = in_place ? gb_data(v->weight) : v->scratch.shared + sums;
+  if (v->row != v->depth) gb_zero_bytes(v->call, krsc, (size_t)(numel * v->bytes));
+  gb_status status = GB_OK;
+  for (int64_t first = 0; first < v->s.n && status == GB_OK; first += once) {
+    int64_t count = least(once, v->s.n - first);
+    gb_matrix a = pixels_of(v, v->y, first, count, v->scratch.shared + grad);
+    gb_product p = { .m = o, .n = v->depth, .k = count * v->pixels, .c = krsc + v->skipped * v->bytes, .ldc = v->row,
+                     .dtype = v->dtype, .beta = first == 0 ? 0 : 1, .a = { a.data, a.dtype, 1, a.row_stride },
+                     .b = columns_of(v, first, count, v->scratch.shared + columns) };
+    status = gb_product_run(v->call, &p);
+  }
+  if (!in_place && status == GB_OK) store(v->weight, 0, v->lane, krsc, numel);
+  gb_scratch_close(v->call, &v->scratch);
+  return status;
 }
 
 /* ====} */
@@ -505,6 +677,7 @@ static gb_status conv2d(gb_op_call *call) {
   set_up(&v, call, in->x, in->weight, GB_OUT(call, conv2d)->y, GB_CONV_ATTRS(attrs));
   v.bias = in->bias;
   v.relu = attrs->activation.integer == GB_WORD_relu;
+  if (takes_product(&v)) return forward_product(&v);
   if (find_library(&v, GB_ONEDNN_FORWARD, MOST_SLICES)) return run_slices(&v, forward_slice);
   return forward_plain(&v);
 }
@@ -537,6 +710,7 @@ static gb_status conv2d_backward_input(gb_op_call *call) {
   conv v;
   set_up(&v, call, GB_OUT(call, conv2d_backward_input)->dx, in->weight, in->grad,
          GB_CONV_ATTRS(GB_ATTRS(call, conv2d_backward_input)));
+  if (takes_product(&v)) return backward_input_product(&v);
   if (find_turned(&v)) return run_slices(&v, forward_slice);
   if (find_library(&v, GB_ONEDNN_BACKWARD_INPUT, MOST_SLICES)) return run_slices(&v, backward_input_slice);
   return backward_input_plain(&v);
@@ -551,6 +725,7 @@ static gb_status conv2d_backward_weight(gb_op_call *call) {
     gb_zero_bytes(call, gb_data(v.weight), (size_t)v.weight->numel * gb_dtype_bytes((gb_dtype)v.weight->dtype));
     return GB_OK;
   }
+  if (takes_product(&v)) return backward_weight_product(&v);
   if (find_library(&v, GB_ONEDNN_BACKWARD_WEIGHT, MOST_PARTIALS)) return backward_weight_slices(&v);
   return backward_weight_plain(&v);
 }
