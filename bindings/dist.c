@@ -264,7 +264,11 @@ static const gbl_function functions[] = {
 /* {==== Groups and handles ==== */
 
 static void release_group(void *object) { gb_comm_let_go(object); }
-static const gbl_type group_type = { "gibbous.group", release_group, NULL, NULL, NULL };
+static const gbl_type group_type = {
+  "gibbous.group", release_group, NULL, NULL,
+  "group:close(): Release the group now instead of when it is collected. Example: "
+  "gb.dist.init() gb.dist.new_group({ 0 }):close()",
+};
 
 static void release_handle(void *object) { gb_handle_free(object); }
 
@@ -292,7 +296,11 @@ static const gbl_function handle_methods[] = {
     "\"sum\", { async = true }):is_completed())" },
   { NULL, 0, NULL },
 };
-static const gbl_type handle_type = { "gibbous.handle", release_handle, NULL, handle_methods, NULL };
+static const gbl_type handle_type = {
+  "gibbous.handle", release_handle, NULL, handle_methods,
+  "handle:close(): Release the handle now instead of when it is collected; its result is lost. Example: "
+  "gb.dist.all_reduce(gb.ones(3), \"sum\", { async = true }):close()",
+};
 
 /* ====} */
 

@@ -70,14 +70,14 @@ end
 
 data.DataLoader = define("gb.data.DataLoader(dataset: any; batch_size: size = 1, shuffle: bool = false, drop_last: \z
   bool = false, prefetch: int = 2, seed?: int, workers: int = 0, batches?: size, sampler?: any, batch_sampler?: any, \z
-  collate?: function, parts?: module) -> loader: Batches of a dataset, native or a table with `#` and get(i). prefetch: batches read \z
-  ahead (native datasets). workers: threads that share the samples of a batch (native datasets: images); the batches \z
-  are the same for any number. seed: gb's own unless given. batches = n (native datasets): an epoch is n batches of \z
-  samples drawn at random, with replacement. sampler: what gives the order of the samples, or a list of positions; \z
-  batch_sampler: the same of batches, a list of lists. collate(samples) makes a batch: each sample is a list of its \z
-  values with n; what it returns is what the loop gets. A batch_sampler and a collate function run on the recipe's \z
-  thread. parts: a model that gb.nn.parallel.DataParallel gave; each process of the job reads only its part of each \z
-  batch, that of its virtual shards. Example: \z
+  collate?: function, parts?: module) -> loader: Batches of a dataset, native or a table with `#` and get(i). \z
+  prefetch: batches read ahead (native datasets). workers: threads that share the samples of a batch (native \z
+  datasets: images); the batches are the same for any number. seed: gb's own unless given. batches = n (native \z
+  datasets): an epoch is n batches of samples drawn at random, with replacement. sampler: what gives the order of the \z
+  samples, or a list of positions; batch_sampler: the same of batches, a list of lists. collate(samples) makes a \z
+  batch: each sample is a list of its values with n; what it returns is what the loop gets. A batch_sampler and a \z
+  collate function run on the recipe's thread. parts: a model that gb.nn.parallel.DataParallel gave; each process of \z
+  the job reads only its part of each batch, that of its virtual shards. Example: \z
   local loader = gb.data.DataLoader(gb.data.TensorDataset(gb.rand(8, 4)), { batch_size = 4, shuffle = true })",
   "strict",
   function(dataset, mine)

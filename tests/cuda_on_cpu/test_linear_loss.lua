@@ -23,7 +23,8 @@ describe("rows of logits", function()
   it("that are -infinity and NaN", function()
     local losses = {}
     for d, device in ipairs { "cpu", "cuda" } do
-      local x, w = gb.tensor({ { 1.0, 0 }, { 0, 1.0 } }, { device = device }), gb.zeros({ 9000, 2 }, { device = device })
+      local x = gb.tensor({ { 1.0, 0 }, { 0, 1.0 } }, { device = device })
+      local w = gb.zeros({ 9000, 2 }, { device = device })
       w[3] = -math.huge
       w[{ 8500, 2 }] = 0 / 0
       losses[d] = F.linear_cross_entropy(x, w, gb.tensor({ 5, 6 }, { device = device }), nil, { reduction = "sum" })
@@ -48,7 +49,8 @@ describe("a chunk", function()
       print(('%.4f %.4f %.4f'):format(loss:item(), x.grad:norm():item(), w.grad:norm():item()))
     end ]]
   local function run(options)
-    local pipe <close> = io.popen(('GIBBOUS_CUDA_PIECE=0 "%s" %s -e "%s" 2>&1'):format(gb.test.program(), options, script))
+    local command = ('GIBBOUS_CUDA_PIECE=0 "%s" %s -e "%s" 2>&1'):format(gb.test.program(), options, script)
+    local pipe <close> = io.popen(command)
     return pipe:read("a")
   end
   it("has fewer rows where the device has no memory for all", function()

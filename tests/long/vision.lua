@@ -1,5 +1,5 @@
--- vision.lua - the recipes over pictures in two minutes each, on real data: that each learns, in float32 and in 16 bits,
--- and that one which goes on from a checkpoint ends with the same bits. Run by `./dev test --long`.
+-- vision.lua - the recipes over pictures in two minutes each, on real data: that each learns, in float32 and in 16
+-- bits, and that one which goes on from a checkpoint ends with the same bits. Run by `./dev test --long`.
 --
 --   GIBBOUS_DATA=FOLDER build/gibbous tests/long/vision.lua NAME       (a recipe of the table below, or l16)
 --
@@ -35,7 +35,8 @@ end
 local short = {
   mnist_cnn = { "mnist", "--epochs 2", "accuracy ([%d.]+)", least = 95, file = true },
   cifar_resnet = { "cifar10", "--epochs 2", "accuracy ([%d.]+)", least = 35 },
-  cifar_efficientnet = { "cifar10", "--epochs 2 --model tiny --drop_path 0", "accuracy of the average ([%d.]+)", least = 20 },
+  cifar_efficientnet = { "cifar10", "--epochs 2 --model tiny --drop_path 0", "accuracy of the average ([%d.]+)",
+    least = 20 },
   cifar_vit = { "cifar10", "--epochs 2", "accuracy ([%d.]+)", least = 25 },
   unet = { "membrane", "--epochs 40 --checkpoint_every 20", "dice ([%d.]+)", least = 0.7 },
   dcgan = { "mnist", "--epochs 2 --score", "distance ([%d.]+)", most = 700, file = true },

@@ -1,5 +1,5 @@
--- mbconv.lua - torchvision's EfficientNet of MBConv blocks (depthwise convolutions, squeeze and excite, silu), training:
--- what efficientnet.lua and efficientnet_b0.lua are made of.
+-- mbconv.lua - torchvision's EfficientNet of MBConv blocks (depthwise convolutions, squeeze and excite, silu),
+-- training: what efficientnet.lua and efficientnet_b0.lua are made of.
 
 local gb = require "gibbous"
 local F = gb.nn.functional

@@ -81,7 +81,9 @@ local function write_step(values)
     if gb.is_tensor(value) then row[name] = value:item()
     elseif type(value) == "number" then row[name] = value
     elseif name == "scale" then row[name] = value:get_scale() end
-    if row[name] ~= row[name] or row[name] == math.huge or row[name] == -math.huge then row[name] = tostring(row[name]) end
+    if row[name] ~= row[name] or row[name] == math.huge or row[name] == -math.huge then
+      row[name] = tostring(row[name])
+    end
   end
   lines:write(gb.io.json_encode(row), "\n")
   lines:flush()

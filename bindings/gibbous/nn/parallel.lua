@@ -81,8 +81,8 @@ local function whole_batch(mine, rows)
   for i = 1, #all do
     local _, part = native.part_of({ shards = view.shards, rank = i - 1, size = view.size }, total)
     if part ~= all[i] then
-      fail(format("DataParallel:shards: rank %d was given %d samples of a batch of %d, and its part is %d; give what a \z
-        DataLoader with parts = model gave", i - 1, all[i], total, part))
+      fail(format("DataParallel:shards: rank %d was given %d samples of a batch of %d, and its part is %d; give what \z
+        a DataLoader with parts = model gave", i - 1, all[i], total, part))
     end
   end
   return total, (native.part_of(view, total))
@@ -146,11 +146,11 @@ DataParallel.record = define("DataParallel:record(loss: tensor|number): In the l
   state_of(self):record(is_tensor(loss) and loss:item() or loss)
 end)
 
-DataParallel.backward = define("DataParallel:backward(fn: function, batch...: any) -> number: One step's gradients in one \z
-  call: fn(batch...) runs for each virtual shard of this process, on its slices, and gives the shard's loss, whose \z
-  backward runs; where it gives two, as a scaled loss and the loss itself, the second is what is recorded. Returns the \z
-  mean loss over the whole batch. The rest is as in DataParallel:shards. Errors: a loss that is no tensor. Example: \z
-  local ddp = gb.nn.parallel.DataParallel(gb.nn.Linear(4, 2)) print(ddp:backward(function(x) return \z
+DataParallel.backward = define("DataParallel:backward(fn: function, batch...: any) -> number: One step's gradients in \z
+  one call: fn(batch...) runs for each virtual shard of this process, on its slices, and gives the shard's loss, \z
+  whose backward runs; where it gives two, as a scaled loss and the loss itself, the second is what is recorded. \z
+  Returns the mean loss over the whole batch. The rest is as in DataParallel:shards. Errors: a loss that is no \z
+  tensor. Example: local ddp = gb.nn.parallel.DataParallel(gb.nn.Linear(4, 2)) print(ddp:backward(function(x) return \z
   ddp(x):square():mean() end, gb.rand(16, 4)))", "strict", function(self, fn, ...)
   local next_part, _, _, guard = self:shards(...)
   local _ <close> = guard
