@@ -90,16 +90,24 @@ static gb_comm *group_of(gb_comm_friend *it) {
 
 static void forget_job(gb_comm_friend *it) { group_of(it)->job = NULL; }
 
-gb_status gb_comm_group(gb_comm *job, const int *members, int count, gb_comm **out) {
+gb_status gb_comm_channel(gb_comm *job, int *out) {
   if (job->channels == GB_CHANNELS)
-    return gb_fail(job->context, GB_EUNSUPPORTED, "dist.new_group: a job has %d groups at most", GB_CHANNELS);
+    return gb_fail(job->context, GB_EUNSUPPORTED, "dist: a job has %d groups and DataParallel models at most; make "
+                                                  "them once, not at every step", GB_CHANNELS);
+  *out = ++job->channels;
+  return GB_OK;
+}
+
+gb_status gb_comm_group(gb_comm *job, const int *members, int count, gb_comm **out) {
+  int channel = 0;
   GB_TRY(gb_comm_begin(job, "dist.new_group"));
   GB_TRY(gb_comm_end(job, job->size > 1 ? compare_members(job, members, count) : GB_OK));
+  GB_TRY(gb_comm_channel(job, &channel));
   gb_comm *comm = gb_counted_alloc(job->context, sizeof *comm + (size_t)count * sizeof *members);
   if (!comm) return GB_EMEMORY;
   *comm = (gb_comm){ .context = job->context, .job = job, .rank = -1, .size = count, .timeout = job->timeout,
                      .members = memcpy(comm + 1, members, (size_t)count * sizeof *members), .holders = 1,
-                     .channel = ++job->channels };
+                     .channel = channel };
   for (int i = 0; i < count; i++)
     if (members[i] == job->rank) comm->rank = i;
   gb_context_retain(comm->context);

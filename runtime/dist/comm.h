@@ -15,6 +15,7 @@
 #include "tensor/context.h"
 
 typedef struct gb_progress gb_progress;
+typedef enum gb_queue { GB_QUEUE_CALLS, GB_QUEUE_SHARDS, GB_QUEUES } gb_queue;
 
 /* Whoever holds on to a job or a group is told when the job is left. */
 typedef struct gb_comm_friend {
@@ -40,8 +41,8 @@ typedef struct gb_comm {
   gb_transport transport;             /* a job of one has none: its functions are NULL */
   atomic_bool broken, leaving;        /* leaving: tasks need not be waited for */
   gb_pulse *pulse;                    /* the heartbeat; NULL in a job of one */
-  gb_progress *progress;              /* the thread of tasks; NULL: there were none */
-  int channels;                       /* groups that were made */
+  gb_progress *progress[GB_QUEUES];   /* the threads of tasks; NULL: there were none */
+  int channels;                       /* that were given to groups, and to virtual shards */
   gb_comm_friend friends;             /* the ring of them; of a group: itself as one */
   struct gb_kept *kept;               /* memory that messages of a broken job may still reach */
 } gb_comm;
@@ -65,6 +66,8 @@ void gb_comm_free(gb_comm *comm, void *memory); /* counted (gb_counted_alloc), o
 /* A message is left to itself: its memory stays as long as it may be reached. */
 void gb_comm_drop(gb_comm *comm, gb_post *post, void *memory);
 
+/* A number that keeps messages apart from all others; every rank asks in the same order. */
+gb_status gb_comm_channel(gb_comm *job, int *out);
 /* Some ranks of a job, in rising order; all ranks of the job call this, with the same ones. The rank of a process that
  * is none of them is -1. It has one holder, and is freed when the last one lets go; a job is held by nobody. */
 gb_status gb_comm_group(gb_comm *job, const int *members, int count, gb_comm **out);

@@ -18,7 +18,7 @@ static void run(gb_task *task) {
   gb_comm *job = task->view.job;
   task->status = gb_comm_check(&task->view, task->operation);
   if (task->status == GB_OK) task->status = task->run(task);
-  if (task->status != GB_OK) atomic_store(&job->broken, true);
+  if (task->status != GB_OK && !task->view.together) atomic_store(&job->broken, true);
 }
 
 /* Call what has finished done, and let the waiting look. */
@@ -74,16 +74,17 @@ static gb_progress *open_progress(const gb_comm *job) {
   return NULL;
 }
 
-void gb_progress_begin(gb_comm *comm, gb_task *task) {
+void gb_progress_begin(gb_comm *comm, gb_queue queue, gb_task *task) {
   gb_comm *job = comm->job;
   task->next = NULL;
+  task->queue = queue;
   task->view = (gb_comm){ .context = comm->context, .job = job, .rank = comm->rank, .size = comm->size,
                           .timeout = comm->timeout, .step = job->step, .operation = task->operation,
                           .members = comm->members, .channel = comm->channel, .fault = task->fault };
   task->fault[0] = 0;
   atomic_store(&task->done, false);
-  if (!job->progress) job->progress = open_progress(job);
-  gb_progress *p = job->progress;
+  if (!job->progress[queue]) job->progress[queue] = open_progress(job);
+  gb_progress *p = job->progress[queue];
   if (!p) {
     run(task);
     atomic_store(&task->done, true);
@@ -96,32 +97,41 @@ void gb_progress_begin(gb_comm *comm, gb_task *task) {
   pthread_mutex_unlock(&p->lock);
 }
 
-gb_status gb_progress_wait(gb_comm *comm, gb_task *task) {
-  gb_progress *p = atomic_load(&task->done) ? NULL : comm->job->progress;
+gb_status gb_progress_await(gb_task *task) {
+  gb_progress *p = atomic_load(&task->done) ? NULL : task->view.job->progress[task->queue];
   if (p) {
     pthread_mutex_lock(&p->lock);
     while (!atomic_load(&task->done)) pthread_cond_wait(&p->less, &p->lock);
     pthread_mutex_unlock(&p->lock);
   }
-  return task->status == GB_OK ? GB_OK : gb_fail(comm->context, task->status, "%s", task->fault);
+  return task->status;
+}
+
+gb_status gb_progress_wait(gb_context *context, gb_task *task) {
+  gb_status status = gb_progress_await(task);
+  return status == GB_OK ? GB_OK : gb_fail(context, status, "%s", task->fault);
 }
 
 void gb_progress_drain(gb_comm *job) {
-  gb_progress *p = job->progress;
+  gb_progress *p = job->progress[GB_QUEUE_CALLS];
   if (!p) return;
   pthread_mutex_lock(&p->lock);
   while (p->first) pthread_cond_wait(&p->less, &p->lock);
   pthread_mutex_unlock(&p->lock);
 }
 
-void gb_progress_end(gb_comm *job) {
-  gb_progress *p = job->progress;
-  if (!p) return;
+static void end_queue(gb_progress *p) {
   pthread_mutex_lock(&p->lock);
   p->ends = true;
   pthread_cond_signal(&p->more);
   pthread_mutex_unlock(&p->lock);
   pthread_join(p->thread, NULL);
   close_all(p);
-  job->progress = NULL;
+}
+
+void gb_progress_end(gb_comm *job) {
+  for (int i = 0; i < GB_QUEUES; i++) {
+    if (job->progress[i]) end_queue(job->progress[i]);
+    job->progress[i] = NULL;
+  }
 }

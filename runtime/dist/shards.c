@@ -6,30 +6,45 @@
  * parameters in reverse order. A shard counts by its share of the samples, so shards of unequal size, or empty ones,
  * still make the mean over the batch.
  *
+ * Before all that ranks compare what they must have alike; where they do not, nothing else is exchanged. In a job of
+ * many, the sums run beside the recipe (progress.h). Once a round has shown that the loop's body leaves a gradient as
+ * it is when it is final, a bucket of the last shard goes out as soon as its gradients are final, while backward goes
+ * on; buckets go out in order, so that all ranks exchange the same ones. That changes when they are summed up, and not
+ * how.
+ *
  * A round that holds exchanges CONTROL and LOSSES alone. Its other leaves stay with the shards of this rank, and the
  * next round adds to them: shard by shard, so that the sums do not depend on who runs which shard. Of buffers a held
  * leaf has the values themselves, from which the shard goes on. */
 #include "dist/shards.h"
 
 #include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "dist/progress.h"
 #include "dist/room.h"
 #include "graph/autograd.h"
+#include "graph/finals.h"
 #include "tensor/slab.h"
 
 enum { CONTROL, LOSSES, INTEGERS, BUFFERS32, BUFFERS64, BUCKETS };
 
-/* Of CONTROL. From SAME on each stands twice, as the number and its complement: their maxima tell whether all agree. */
-enum { NEXT_OFFSET, TAG_SCALER, TAG_UPDATE, SAME };
-enum { SEED, OFFSET, SAMPLES, SHARDS, HOLDS, SAME_COUNT, CONTROLS = SAME + 2 * SAME_COUNT };
+/* Of CONTROL. UNSTEADY: a gradient changed after it was final; SPOILED: and its bucket had gone out. */
+enum { NEXT_OFFSET, TAG_SCALER, TAG_UPDATE, UNSTEADY, SPOILED, CONTROLS };
+/* What must be the same: each stands twice, as the number and its complement, whose maxima tell whether all agree. */
+enum { SEED, OFFSET, SAMPLES, SHARDS, HOLDS, SAME_COUNT };
 /* Of LOSSES. */
 enum { LOSS, LOSS_WEIGHT, WIDE };
 
 #define BUCKET_BYTES ((int64_t)4 << 20) /* of gradients; a larger parameter has a bucket of its own */
 
-/* The leaf that is being filled, and the sum of all; both are the tree's. */
-typedef struct unit { gb_lane lane; gb_tree tree; void *leaf, *sum; } unit;
+/* The leaf that is being filled, and the sum of all; both are the tree's. waits: gradients of a bucket that are not
+ * final yet. */
+typedef struct unit { gb_shards *of; gb_lane lane; gb_tree tree; void *leaf, *sum; int waits; gb_task task; } unit;
+
+/* A parameter, to be found by its address. */
+typedef struct entry { const gb_tensor *parameter; int i; } entry;
 
 /* Where the values of a tensor lie: from which number of which unit on. */
 typedef struct spot { int unit; int64_t first; } spot;
@@ -52,6 +67,18 @@ struct gb_shards {
   hold *held;                         /* of each shard of this rank; NULL: nothing is held */
   int64_t rounds_held;
   bool open, holds;                   /* a round is; it holds */
+  int channel;                        /* of its messages */
+  bool observes, overlaps;            /* buckets may go out early once that was seen to be safe; and they do */
+  gb_leaf_watch watch;
+  int64_t same[2 * SAME_COUNT];
+  bool disagrees;                     /* set by the first task, for those after it */
+  gb_task first, last;                /* of what must be the same, and of all but the buckets */
+  bool first_began, last_began;
+  int out;                            /* the next bucket to go out */
+  bool unsteady, spoiled;
+  entry *sorted;                      /* the parameters */
+  uint64_t *noted;                    /* 1 above the version of a gradient when it was final; 0: it was not */
+  bool *early;                        /* it was taken then */
   int n_parameters, n_buffers;
   gb_tensor **parameters, **before;   /* with the gradients that they had, or NULL */
   gb_tensor **buffers;
@@ -66,7 +93,9 @@ struct gb_shards {
   bool tagged;
 };
 
-gb_status gb_shards_new(gb_context *context, int64_t shards, gb_shards **out) {
+static gb_status note_final(void *user, gb_tensor *leaf);
+
+gb_status gb_shards_new(gb_context *context, int64_t shards, bool overlap, gb_shards **out) {
   const gb_comm *comm = gb_dist_comm(context);
   if (shards < 1 || shards > GB_SHARDS_MOST || (shards & (shards - 1)))
     return gb_fail(context, GB_EINVAL, "DataParallel: shards is %lld; it must be a power of two up to %d",
@@ -78,12 +107,16 @@ gb_status gb_shards_new(gb_context *context, int64_t shards, gb_shards **out) {
   if (!s) return GB_EMEMORY;
   gb_context_retain(s->context = context);
   s->shards = shards;
+  s->observes = overlap;
+  s->watch = (gb_leaf_watch){ note_final, s };
   s->loss = NAN;
   *out = s;
   return GB_OK;
 }
 
 /* {==== Where things lie ==== */
+
+static int64_t last_shard(const gb_shards *s) { return s->begin + s->own - 1; }
 
 /* The tensors of a round, parameters first. */
 static gb_tensor *tensor_at(const gb_shards *s, int i) {
@@ -165,10 +198,18 @@ static void lay_out(gb_shards *s) {
   }
 }
 
+/* As many buckets as there may be: of two that follow each other, one is more than half full. */
+static size_t most_buckets(const gb_shards *s) {
+  int64_t bytes = 0;
+  for (int i = 0; i < s->n_parameters; i++) bytes += s->parameters[i]->numel * (int64_t)sizeof(double);
+  int64_t most = 2 * (bytes / BUCKET_BYTES) + 4;
+  return (size_t)(most < s->n_parameters ? most : s->n_parameters);
+}
+
 static gb_status make_units(gb_shards *s, gb_comm *comm) {
   int count = s->n_parameters + s->n_buffers, size = comm ? comm->size : 1, rank = comm ? comm->rank : 0;
   fell(s);
-  s->units = gb_counted_alloc(s->context, (size_t)(BUCKETS + s->n_parameters) * sizeof *s->units);
+  s->units = gb_counted_alloc(s->context, (BUCKETS + most_buckets(s)) * sizeof *s->units);
   if (s->units) s->spots = gb_counted_alloc(s->context, (size_t)count * sizeof *s->spots);
   if (s->spots) s->planted = gb_counted_alloc(s->context, (size_t)(count + 1) * sizeof *s->planted);
   if (!s->planted) return GB_EMEMORY;
@@ -178,8 +219,10 @@ static gb_status make_units(gb_shards *s, gb_comm *comm) {
   lay_out(s);
   s->planted[s->n_planted++] = s->n_parameters;
   for (int i = 0; i < count; i++) s->planted[s->n_planted++] = kind_of(tensor_at(s, i));
-  for (int k = 0; k < s->n_units; k++)
+  for (int k = 0; k < s->n_units; k++) {
+    s->units[k].of = s;
     gb_tree_begin(&s->units[k].tree, s->context, s->comm, &s->units[k].lane, s->shards);
+  }
   return GB_OK;
 }
 
@@ -198,8 +241,35 @@ static gb_status plant(gb_shards *s, gb_comm *comm) {
 
 /* {==== Beginning and ending a round ==== */
 
+/* Gradients are watched while a shard of a job runs, by one model at a time. */
+static void start_watching(gb_shards *s) {
+  gb_graph_room *graph = s->context->graph;
+  if (s->comm && s->observes && !graph->watch) graph->watch = &s->watch;
+}
+
+static void stop_watching(gb_shards *s) {
+  gb_graph_room *graph = s->context->graph;
+  if (graph->watch == &s->watch) graph->watch = NULL;
+}
+
+/* Everything that goes on beside the recipe is done; the first failure, whose text is the context's where `says`. */
+static gb_status await_all(gb_shards *s, bool says) {
+  gb_status status = GB_OK;
+  int count = s->comm ? s->out - BUCKETS : 0;
+  for (int i = -1; i <= count; i++) {
+    gb_task *task = i < 0 ? &s->first : i < count ? &s->units[BUCKETS + i].task : &s->last;
+    if ((i < 0 && !s->first_began) || (i == count && !s->last_began)) continue;
+    if (status == GB_OK) status = says ? gb_progress_wait(s->context, task) : gb_progress_await(task);
+    else (void)gb_progress_await(task);
+  }
+  s->first_began = s->last_began = false;
+  s->out = BUCKETS;
+  return status;
+}
+
 /* What a round keeps goes; the units stay for the next one. */
 static void let_go(gb_shards *s) {
+  stop_watching(s);
   for (int i = 0; i < s->n_parameters; i++) {
     gb_tensor_release(s->parameters[i]);
     gb_tensor_release(s->before[i]);
@@ -208,17 +278,22 @@ static void let_go(gb_shards *s) {
     gb_tensor_release(s->buffers[i]);
     gb_counted_free(s->values[i]);
   }
-  void *const lists[] = { s->parameters, s->before, s->buffers, s->values, s->versions };
-  for (int i = 0; i < 5; i++) gb_counted_free(lists[i]);
+  void *const lists[] = { s->parameters, s->before, s->buffers, s->values, s->versions, s->sorted, s->noted,
+                          s->early };
+  for (int i = 0; i < 8; i++) gb_counted_free(lists[i]);
   s->parameters = s->before = s->buffers = NULL;
   s->values = NULL;
   s->versions = NULL;
+  s->sorted = NULL;
+  s->noted = NULL;
+  s->early = NULL;
   s->n_parameters = s->n_buffers = 0;
   s->open = s->runs = false;
 }
 
 void gb_shards_free(gb_shards *s) {
   if (!s) return;
+  (void)await_all(s, false);
   let_go(s);
   fell(s);
   gb_context *context = s->context;
@@ -233,7 +308,10 @@ static gb_status allocate(gb_shards *s, int n_parameters, int n_buffers) {
   if (s->before) s->buffers = gb_counted_alloc(s->context, b * sizeof *s->buffers);
   if (s->buffers) s->values = gb_counted_alloc(s->context, b * sizeof *s->values);
   if (s->values) s->versions = gb_counted_alloc(s->context, b * sizeof *s->versions);
-  return s->versions ? GB_OK : GB_EMEMORY;
+  if (s->versions) s->sorted = gb_counted_alloc(s->context, p * sizeof *s->sorted);
+  if (s->sorted) s->noted = gb_counted_alloc(s->context, p * sizeof *s->noted);
+  if (s->noted) s->early = gb_counted_alloc(s->context, p * sizeof *s->early);
+  return s->early ? GB_OK : GB_EMEMORY;
 }
 
 /* What the parameter's gradient is so far, as a tensor that the round will not write. */
@@ -257,6 +335,11 @@ static gb_status keep_buffer(gb_shards *s, int i) {
   return gb_dist_read(buffer, dtype, s->values[i]);
 }
 
+static int by_address(const void *a, const void *b) {
+  uintptr_t left = (uintptr_t)((const entry *)a)->parameter, right = (uintptr_t)((const entry *)b)->parameter;
+  return left < right ? -1 : left > right;
+}
+
 /* Parameters that are not trained, and buffers of bools, which are masks, take no part. */
 static gb_status take_all(gb_shards *s, gb_tensor *const *parameters, int n_parameters, gb_tensor *const *buffers,
                           int n_buffers) {
@@ -265,10 +348,62 @@ static gb_status take_all(gb_shards *s, gb_tensor *const *parameters, int n_para
     if (parameters[i]->requires_grad) gb_tensor_retain(s->parameters[s->n_parameters++] = parameters[i]);
   for (int i = 0; i < n_buffers; i++)
     if (buffers[i]->dtype != GB_BOOL) gb_tensor_retain(s->buffers[s->n_buffers++] = buffers[i]);
+  for (int i = 0; i < s->n_parameters; i++) s->sorted[i] = (entry){ s->parameters[i], i };
+  if (s->n_parameters) qsort(s->sorted, (size_t)s->n_parameters, sizeof *s->sorted, by_address);
   for (int i = 0; i < s->n_buffers; i++) GB_TRY(keep_buffer(s, i));
   for (int i = 0; i < s->n_parameters; i++) GB_TRY(keep_gradient(s, s->parameters[i], &s->before[i]));
   return GB_OK;
 }
+
+/* {---- what must be the same ---- */
+
+/* In the order of SEED, OFFSET, ... */
+static void list_same(const gb_shards *s, int64_t same[SAME_COUNT]) {
+  const int64_t list[SAME_COUNT] = { (int64_t)s->seed, (int64_t)s->offset, s->samples, s->shards, s->holds };
+  memcpy(same, list, sizeof list);
+}
+
+/* A task: have all ranks brought the same? Where they have not, all know it, and the job stays whole. */
+static gb_status compare_round(gb_task *task) {
+  static const char *const names[SAME_COUNT] = { "seed of the random stream", "place in the random stream",
+                                                 "number of samples", "number of shards",
+                                                 "use of no_sync (1: it runs)" };
+  gb_shards *s = (gb_shards *)((char *)task - offsetof(gb_shards, first));
+  gb_comm *comm = &task->view;
+  int64_t mine[SAME_COUNT];
+  for (int i = 0; i < SAME_COUNT; i++) mine[i] = s->same[2 * i];
+  GB_TRY(gb_comm_all_reduce(comm, &(gb_lane){ GB_INT64, GB_REDUCE_MAX, 2 * SAME_COUNT }, s->same));
+  for (int i = 0; i < SAME_COUNT; i++) {
+    int64_t most = s->same[2 * i], least = ~s->same[2 * i + 1];
+    if (most == least) continue;
+    comm->together = s->disagrees = true;
+    return gb_comm_fail(comm, GB_ESTATE, "DataParallel:shards: the ranks do not agree on the %s: rank %d has %lld, "
+                                         "the others from %lld to %lld; every rank runs the same recipe on the same "
+                                         "batches", names[i], comm->rank, (long long)mine[i], (long long)least,
+                        (long long)most);
+  }
+  return GB_OK;
+}
+
+/* A task begins, with messages of its own. */
+static void begin_task(gb_shards *s, gb_task *task, gb_status (*run)(gb_task *task)) {
+  gb_comm own = { .context = s->context, .job = s->comm, .rank = s->comm->rank, .size = s->comm->size,
+                  .timeout = s->comm->timeout, .channel = s->channel };
+  task->run = run;
+  task->operation = "DataParallel:shards";
+  gb_progress_begin(&own, GB_QUEUE_SHARDS, task);
+}
+
+static void begin_comparing(gb_shards *s) {
+  int64_t same[SAME_COUNT];
+  list_same(s, same);
+  for (int i = 0; i < SAME_COUNT; i++) s->same[2 * i] = same[i], s->same[2 * i + 1] = ~same[i];
+  s->disagrees = false;
+  s->first_began = true;
+  begin_task(s, &s->first, compare_round);
+}
+
+/* ----} */
 
 /* What a round of these tensors needs. */
 static gb_status prepare(gb_shards *s, gb_comm *comm, gb_tensor *const *parameters, int n_parameters,
@@ -301,12 +436,17 @@ gb_status gb_shards_begin(gb_shards *s, gb_tensor *const *parameters, int n_para
   s->shard = s->begin - 1;
   if (!s->held) s->tag = (gb_grad_tag){ 0, 0 }, s->tagged = false;
   s->open = true;
-  if (s->comm) s->comm->step++;
+  s->out = BUCKETS;
+  s->unsteady = s->spoiled = false;
+  for (int k = BUCKETS; k < s->n_units; k++) s->units[k].waits = 0;
+  for (int i = 0; i < s->n_parameters; i++) s->units[s->spots[i].unit].waits++;
+  if (s->comm) s->comm->step++, begin_comparing(s);
   return GB_OK;
 }
 
 void gb_shards_abandon(gb_shards *s) {
   if (!s->open) return;
+  (void)await_all(s, false);
   gb_set_rng_state(s->context, s->seed, s->offset);
   for (int i = 0; i < s->n_parameters; i++) (void)gb_tensor_set_grad(s->parameters[i], s->before[i]);
   for (int i = 0; i < s->n_buffers; i++)
@@ -407,19 +547,30 @@ static gb_status take_tag(gb_shards *s, gb_grad_tag tag) {
   return GB_OK;
 }
 
-/* The gradient goes into its leaf and from the parameter. */
-static gb_status take_gradient(gb_shards *s, int i, double weight) {
-  gb_tensor *parameter = s->parameters[i], *grad = gb_tensor_grad(parameter);
+/* The values of a gradient go into its leaf. */
+static gb_status take_values(gb_shards *s, int i, gb_tensor *grad, double weight) {
+  gb_tensor *parameter = s->parameters[i];
   gb_dtype dtype = gb_lane_dtype((gb_dtype)parameter->dtype);
   void *place = leaf_at(s, s->spots[i]);
+  GB_TRY(take_tag(s, grad->tag));
+  GB_TRY(gb_dist_read(grad, dtype, place));
+  return in_pieces(s, weigh, dtype, place, NULL, parameter->numel, weight);
+}
+
+/* The gradient goes into its leaf, if it is not there yet, and from the parameter. */
+static gb_status take_gradient(gb_shards *s, int i, double weight) {
+  gb_tensor *parameter = s->parameters[i], *grad = gb_tensor_grad(parameter);
+  bool changed = s->noted[i] && (!grad || gb_tensor_version(grad) + 1 != s->noted[i]);
   ((int64_t *)s->units[INTEGERS].leaf)[i] = grad != NULL;
-  if (!grad) return in_pieces(s, clear, dtype, place, NULL, parameter->numel, 1);
-  gb_grad_tag tag = grad->tag;
-  gb_status status = gb_dist_read(grad, dtype, place);
+  s->unsteady |= changed;
+  s->spoiled |= changed && s->early[i];
+  gb_status status = GB_OK;
+  if (!s->early[i] && !grad)
+    status = in_pieces(s, clear, gb_lane_dtype((gb_dtype)parameter->dtype), leaf_at(s, s->spots[i]), NULL,
+                       parameter->numel, 1);
+  else if (!s->early[i]) status = take_values(s, i, grad, weight);
   gb_tensor_release(grad);
   GB_TRY(status);
-  GB_TRY(take_tag(s, tag));
-  GB_TRY(in_pieces(s, weigh, dtype, place, NULL, parameter->numel, weight));
   return gb_tensor_set_grad(parameter, NULL);
 }
 
@@ -436,22 +587,11 @@ static gb_status take_buffer(gb_shards *s, int i) {
   return GB_OK;
 }
 
-/* What every rank must have alike, in the order of SEED, OFFSET, ... */
-static void list_same(const gb_shards *s, int64_t same[SAME_COUNT]) {
-  const int64_t list[SAME_COUNT] = { (int64_t)s->seed, (int64_t)s->offset, s->samples, s->shards, s->holds };
-  memcpy(same, list, sizeof list);
-}
-
 static void fill_control(const gb_shards *s, int64_t *control) {
-  int64_t same[SAME_COUNT];
-  list_same(s, same);
-  control[NEXT_OFFSET] = (int64_t)s->next_offset;
-  control[TAG_SCALER] = s->tag.scaler;
-  control[TAG_UPDATE] = s->tag.update;
-  for (int i = 0; i < SAME_COUNT; i++) control[SAME + 2 * i] = same[i], control[SAME + 2 * i + 1] = ~same[i];
+  const int64_t values[CONTROLS] = { (int64_t)s->next_offset, s->tag.scaler, s->tag.update, s->unsteady, s->spoiled };
+  memcpy(control, values, sizeof values);
 }
 
-/* Buffers that were not run through this shard, in this round, stay what is held of them. */
 static gb_status fill_leaves(gb_shards *s) {
   double weight = weight_of(s, s->shard), *losses = s->units[LOSSES].leaf;
   for (int i = 0; i < s->n_parameters; i++) GB_TRY(take_gradient(s, i, weight));
@@ -527,6 +667,16 @@ static gb_status find_changes(gb_shards *s, double weight) {
 
 /* ----} */
 
+/* A bucket that has gone out is the task's. */
+static bool is_out(const gb_shards *s, int k) { return k >= BUCKETS && k < s->out; }
+
+/* The filled leaf of a shard goes into its tree. */
+static gb_status plant_leaf(unit *u, int64_t shard) {
+  void *leaf = u->leaf;
+  u->leaf = NULL;
+  return leaf ? gb_tree_add(&u->tree, shard, leaf) : GB_OK;
+}
+
 /* Filled leaves go to where they belong: into the trees, or to what is held. */
 static gb_status settle_leaves(gb_shards *s, bool empty) {
   hold *h = s->held ? &s->held[s->shard - s->begin] : NULL;
@@ -535,13 +685,15 @@ static gb_status settle_leaves(gb_shards *s, bool empty) {
   if (h) h->weight += weight;
   if (s->holds) GB_TRY(hold_leaves(s, h));
   else GB_TRY(find_changes(s, h ? h->weight / (double)(s->rounds_held + 1) : weight));
-  for (int k = 0; k < s->n_units; k++) {
-    unit *u = &s->units[k];
-    void *leaf = u->leaf;
-    u->leaf = NULL;
-    if (leaf) GB_TRY(gb_tree_add(&u->tree, s->shard, leaf));
-  }
+  for (int k = 0; k < s->n_units; k++)
+    if (!is_out(s, k)) GB_TRY(plant_leaf(&s->units[k], s->shard));
   return GB_OK;
+}
+
+/* The unit has memory for the leaf of this shard. */
+static gb_status need_leaf(unit *u) {
+  if (!u->leaf) u->leaf = gb_tree_leaf(&u->tree);
+  return u->leaf ? GB_OK : GB_EMEMORY;
 }
 
 /* The shard that ran, or an empty one, becomes a leaf of each tree. */
@@ -557,12 +709,13 @@ static gb_status add_leaf(gb_shards *s) {
     s->held = gb_counted_alloc(s->context, (size_t)s->own * sizeof *s->held);
     if (!s->held) return GB_EMEMORY;
   }
+  stop_watching(s);
   for (int k = 0; k < s->n_units && status == GB_OK; k++)
-    if (!(s->units[k].leaf = gb_tree_leaf(&s->units[k].tree))) status = GB_EMEMORY;
+    if (!is_out(s, k)) status = need_leaf(&s->units[k]);
   if (status == GB_OK) status = fill_leaves(s);
   if (status == GB_OK) status = settle_leaves(s, empty);
   for (int k = 0; k < s->n_units; k++)
-    if (s->units[k].leaf) gb_tree_spare(&s->units[k].tree, s->units[k].leaf), s->units[k].leaf = NULL;
+    if (!is_out(s, k) && s->units[k].leaf) gb_tree_spare(&s->units[k].tree, s->units[k].leaf), s->units[k].leaf = NULL;
   return status;
 }
 
@@ -570,28 +723,20 @@ static gb_status add_leaf(gb_shards *s) {
 
 /* {==== The exchange ==== */
 
-/* Have all ranks brought the same? */
-static gb_status check_same(gb_shards *s, const int64_t *control) {
-  static const char *const names[SAME_COUNT] = { "seed of the random stream", "place in the random stream",
-                                                 "number of samples", "number of shards",
-                                                 "use of no_sync (1: it runs)" };
-  int64_t mine[SAME_COUNT];
-  list_same(s, mine);
-  for (int i = 0; i < SAME_COUNT; i++) {
-    int64_t most = control[SAME + 2 * i], least = ~control[SAME + 2 * i + 1];
-    if (s->comm) s->comm->together = most != least;
-    if (most != least)
-      return gb_fail(s->context, GB_ESTATE, "DataParallel:shards: the ranks do not agree on the %s: rank %d has %lld, "
-                                            "the others from %lld to %lld; every rank runs the same recipe on the same "
-                                            "batches", names[i], s->comm ? s->comm->rank : 0, (long long)mine[i],
-                     (long long)least, (long long)most);
-  }
+/* What ranks have told each other of the gradients. */
+static gb_status check_control(gb_shards *s) {
+  const int64_t *control = s->units[CONTROL].sum;
   gb_grad_tag tag = { (uint32_t)control[TAG_SCALER], (uint32_t)control[TAG_UPDATE] };
   if (s->tagged && (s->tag.scaler != tag.scaler || s->tag.update != tag.update))
     return gb_fail(s->context, GB_ESTATE, "DataParallel:shards: rank %d has scaled its loss by another scaler than "
                                           "another rank, or after another number of updates", s->comm->rank);
   s->tag = tag;
-  return GB_OK;
+  if (control[UNSTEADY]) s->observes = s->overlaps = false;
+  if (!control[SPOILED]) return s->overlaps = s->observes, GB_OK;
+  if (s->comm) s->comm->together = true;
+  return gb_fail(s->context, GB_ESTATE, "DataParallel:shards: a gradient changed after it had been sent: the loop's "
+                                        "body ran backward again, or wrote to a gradient, as it had not in batches "
+                                        "before; give DataParallel overlap = false");
 }
 
 /* The mean gradient of a parameter that some shard has used. */
@@ -656,11 +801,87 @@ static gb_status put_all(gb_shards *s) {
   return GB_OK;
 }
 
-static gb_status sum_up(gb_shards *s, int first, int end) {
-  for (int k = first; k < end; k++)
-    if (s->units[k].lane.count) GB_TRY(gb_tree_finish(&s->units[k].tree, &s->units[k].sum));
+/* {---- sums, which tasks do in a job ---- */
+
+/* A leaf of the last shard that waits goes into the tree, and the sum over all ranks is taken. view: of the task that
+ * does it, or NULL. */
+static gb_status sum_unit(unit *u, gb_comm *view) {
+  gb_shards *s = u->of;
+  u->tree.comm = view;
+  gb_status status = plant_leaf(u, last_shard(s));
+  if (status == GB_OK && u->lane.count) status = gb_tree_finish(&u->tree, &u->sum);
+  u->tree.comm = s->comm;
+  return status;
+}
+
+/* After ranks that do not agree nothing is exchanged. */
+static gb_status skip_round(gb_task *task) {
+  task->view.together = true;
+  return gb_comm_fail(&task->view, GB_ESTATE, "DataParallel:shards: the ranks do not agree");
+}
+
+static gb_status run_bucket(gb_task *task) {
+  unit *u = (unit *)((char *)task - offsetof(unit, task));
+  return u->of->disagrees ? skip_round(task) : sum_unit(u, &task->view);
+}
+
+/* All but the buckets; of a round that holds, what is exchanged at all. */
+static gb_status sum_others(gb_shards *s, gb_comm *view) {
+  for (int k = CONTROL; k < (s->holds ? INTEGERS : BUCKETS); k++) GB_TRY(sum_unit(&s->units[k], view));
   return GB_OK;
 }
+
+static gb_status run_others(gb_task *task) {
+  gb_shards *s = (gb_shards *)((char *)task - offsetof(gb_shards, last));
+  return s->disagrees ? skip_round(task) : sum_others(s, &task->view);
+}
+
+/* The next bucket goes out. */
+static gb_status send_bucket(gb_shards *s) {
+  unit *u = &s->units[s->out++];
+  if (!s->comm) return sum_unit(u, NULL);
+  begin_task(s, &u->task, run_bucket);
+  return GB_OK;
+}
+
+/* Everything that has not gone out, and then all sums are there. */
+static gb_status sum_up(gb_shards *s) {
+  while (!s->holds && s->out < s->n_units) GB_TRY(send_bucket(s));
+  if (!s->comm) return sum_others(s, NULL);
+  s->last_began = true;
+  begin_task(s, &s->last, run_others);
+  gb_status status = await_all(s, true);
+  s->comm->together = s->first.view.together;
+  return status;
+}
+
+/* A gradient is final: it goes into its leaf, and its bucket goes out if it was the last of it, where this is safe. */
+static gb_status note_final(void *user, gb_tensor *leaf) {
+  gb_shards *s = user;
+  entry key = { leaf, 0 };
+  const entry *found = s->n_parameters ? bsearch(&key, s->sorted, (size_t)s->n_parameters, sizeof key, by_address)
+      : NULL;
+  gb_tensor *grad = found ? gb_tensor_grad(leaf) : NULL;
+  if (!grad) return GB_OK;
+  int i = found->i;
+  unit *u = &s->units[s->spots[i].unit];
+  gb_status status = GB_OK;
+  bool again = s->noted[i] != 0;
+  s->unsteady |= again;
+  s->spoiled |= again && s->early[i];
+  s->noted[i] = gb_tensor_version(grad) + 1;
+  if (s->overlaps && !again && !s->holds && !s->held && s->shard == last_shard(s)) {
+    status = need_leaf(u);
+    if (status == GB_OK) status = take_values(s, i, grad, weight_of(s, s->shard));
+    s->early[i] = status == GB_OK;
+    if (s->early[i]) u->waits--;
+    while (status == GB_OK && s->out < s->n_units && !s->units[s->out].waits) status = send_bucket(s);
+  }
+  gb_tensor_release(grad);
+  return status;
+}
+
+/* ----} */
 
 /* Nothing but the earlier gradients is seen of a round that holds. */
 static gb_status hold_round(gb_shards *s) {
@@ -669,11 +890,9 @@ static gb_status hold_round(gb_shards *s) {
   return GB_OK;
 }
 
-/* What ranks must agree on first: where they do not, nothing else is exchanged. */
 static gb_status exchange(gb_shards *s) {
-  GB_TRY(sum_up(s, CONTROL, CONTROL + 1));
-  GB_TRY(check_same(s, s->units[CONTROL].sum));
-  GB_TRY(sum_up(s, LOSSES, s->holds ? INTEGERS : s->n_units));
+  GB_TRY(sum_up(s));
+  GB_TRY(check_control(s));
   GB_TRY(s->holds ? hold_round(s) : put_all(s));
   if (!s->holds) forget_held(s);
   const double *losses = s->units[LOSSES].sum;
@@ -710,6 +929,8 @@ static gb_status begin_shard(gb_shards *s, int64_t *first, int64_t *count) {
   }
   if (s->shard == s->begin + s->own) return *count = 0, GB_OK;
   s->runs = true;
+  for (int i = 0; i < s->n_parameters; i++) s->noted[i] = 0, s->early[i] = false;
+  start_watching(s);
   gb_set_rng_state(s->context, shard_seed(s->seed, s->shard), s->offset);
   return bring_buffers(s);
 }
@@ -783,6 +1004,7 @@ static gb_status adopt(gb_shards *s, gb_comm *comm, gb_tensor *const *tensors, i
 gb_status gb_shards_agree(gb_shards *s, gb_tensor *const *tensors, const char *const *names, int count) {
   gb_comm *comm = gb_dist_comm(s->context);
   if (!comm || comm->size == 1) return GB_OK;
+  GB_TRY(gb_comm_channel(comm, &s->channel));
   GB_TRY(gb_comm_begin(comm, "DataParallel"));
   gb_status status = compare(s, comm, fingerprint(tensors, names, count, s->shards));
   if (status == GB_OK) status = adopt(s, comm, tensors, count);

@@ -31,6 +31,8 @@ gb_status gb_dist_write(gb_tensor *tensor, gb_dtype dtype, const void *host) {
   gb_context *context = gb_tensor_context(tensor);
   gb_beneath beneath;
   gb_tensor *made = NULL;
+  if (tensor->dtype == (int8_t)dtype) return gb_tensor_write(tensor, host, (size_t)tensor->numel *
+                                                             gb_dtype_bytes(dtype));
   gb_beneath_begin(context, &beneath);
   gb_status status = gb_tensor_new(context, dtype, tensor->ndim, tensor->shape, tensor->storage->device, &made);
   if (status == GB_OK) status = gb_tensor_write(made, host, (size_t)made->numel * gb_dtype_bytes(dtype));
@@ -284,7 +286,7 @@ gb_status gb_dist_call_begin(gb_comm *comm, const gb_dist_call *call, gb_handle 
   h->task.operation = name;
   if (comm->job) gb_comm_befriend(comm->job, &h->friend);
   if (comm->job && comm->size > 1) {
-    if (!is_message(h)) gb_progress_begin(comm, &h->task);
+    if (!is_message(h)) gb_progress_begin(comm, GB_QUEUE_CALLS, &h->task);
   } else { /* alone: it is done at once */
     h->over = true;
     status = h->status = calls[call->kind].run(h, comm);
@@ -301,7 +303,7 @@ gb_status gb_dist_call_begin(gb_comm *comm, const gb_dist_call *call, gb_handle 
 /* The exchange itself. A job that was left has ended tasks. */
 static gb_status settle(gb_handle *h) {
   if (!h->comm) return h->task.status;
-  if (!is_message(h)) return gb_progress_wait(h->comm, &h->task);
+  if (!is_message(h)) return gb_progress_wait(h->context, &h->task);
   GB_TRY(gb_comm_check(h->comm, calls[h->call.kind].name));
   h->comm->operation = calls[h->call.kind].name;
   return gb_comm_end(h->comm, calls[h->call.kind].run(h, h->comm));

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "graph/autograd.h"
+#include "graph/finals.h"
 #include "tensor/slab.h"
 
 /* What has arrived at one node. Its number tells a node that was freed meanwhile from one made in the same place. */
@@ -36,6 +37,7 @@ typedef struct walk {
   waiting *waiting;          /* both counted, in order of first arrival */
   size_t n_waiting;
   gb_walk_place place;
+  gb_finals finals;          /* where somebody wants to know */
   arrival first_arrivals[FIRST_ARRIVALS];
   gb_node *first_heap[FIRST_HEAP];
 } walk;
@@ -824,6 +826,7 @@ static gb_status go(walk *w) {
     a->visited = true;
     gb_status status = visit(w, node, grads);
     for (int i = 0; i < GB_MAX_OUT; i++) gb_tensor_release(grads[i]);
+    if (status == GB_OK && w->finals.capacity) status = gb_finals_pass(w->context, &w->finals, node);
     w->place.node = NULL;
     gb_node_release(node);
     GB_TRY(status);
@@ -846,6 +849,8 @@ static gb_status walk_run(walk *w, gb_tensor *const *tensors, gb_tensor *const *
   context->graph->backward = &w->place;
   for (int i = 0; status == GB_OK && i < n; i++) status = gb_view_refresh(tensors[i]);
   if (status == GB_OK && w->captures) status = mark_useful(w, tensors, n);
+  else if (status == GB_OK && context->graph->watch && !around && !w->create_graph)
+    status = gb_finals_count(context, &w->finals, tensors[0]);
   for (int i = 0; status == GB_OK && i < n; i++) status = seed(w, tensors[i], gradients ? gradients[i] : NULL);
   if (status == GB_OK) status = go(w);
   if (status == GB_OK) status = settle_waiting(w);
@@ -853,6 +858,7 @@ static gb_status walk_run(walk *w, gb_tensor *const *tensors, gb_tensor *const *
   gb_range_pop(context);
   context->modes = outer;
   context->op = op;
+  gb_finals_close(&w->finals);
   walk_close(w);
   return status;
 }

@@ -52,6 +52,7 @@ typedef struct gb_graph_room {
   struct gb_op_call *composite;         /* the outermost op that runs others just now; NULL: none */
   struct gb_walk_place *backward;    /* where the innermost walk is; NULL: none runs */
   gb_observer *observers;
+  const struct gb_leaf_watch *watch; /* NULL: nobody waits for gradients to be final */
   const gb_weight_keeper *weights;   /* NULL: nobody steps weights */
 } gb_graph_room;
 

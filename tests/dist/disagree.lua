@@ -30,6 +30,49 @@ describe("a job", function()
     expect(function() run(ddp, 16 + rank) end):to_fail("do not agree on the number of samples")
     dist.barrier() -- all know it, so the job goes on
     run(ddp, 16)
+    expect(function()
+      if rank == 0 then ddp:no_sync(run, ddp, 16) else run(ddp, 16) end
+    end):to_fail("do not agree on the use of no_sync")
+    run(ddp, 16)
+  end)
+  it("exchanges gradients while backward goes on only where the body leaves them alone", function()
+    local function twice(ddp, n)
+      for xs in ddp:shards(gb.ones(n, 2)) do
+        ddp(xs):sum():backward()
+        ddp(xs):sum():backward()
+      end
+    end
+    local function grad_of(fn, ddp)
+      ddp.module.weight.grad = nil
+      fn(ddp, 16)
+      return ddp.module.weight.grad:clone()
+    end
+    local calm, busy = nn.parallel.DataParallel(nn.Linear(2, 2)), nn.parallel.DataParallel(nn.Linear(2, 2))
+    local late = nn.parallel.DataParallel(nn.Linear(2, 2), { overlap = false })
+    local once = grad_of(run, calm)
+    for _ = 1, 3 do
+      expect(grad_of(run, calm)):to_equal_bits(once)
+      expect(grad_of(twice, busy)):to_equal_bits(once * 2)
+      expect(grad_of(run, late)):to_equal_bits(once)
+    end
+    expect(grad_of(twice, late)):to_equal_bits(once * 2)
+    expect(grad_of(run, busy)):to_equal_bits(once)
+    expect(function() twice(calm, 16) end):to_fail("changed after it had been sent")
+    expect(grad_of(twice, calm)):to_equal_bits(once * 2)
+  end)
+  it("goes on where all ranks leave the loop, with gradients under way", function()
+    if size == 3 then return end -- whose last shards are not the same ones of each rank
+    local ddp = nn.parallel.DataParallel(nn.Linear(2, 2))
+    for _ = 1, 2 do run(ddp, 16) end
+    pcall(function()
+      local count = 0
+      for xs in ddp:shards(gb.ones(16, 2)) do
+        ddp(xs):sum():backward()
+        count = count + 1
+        if count == 8 // size then error("left") end
+      end
+    end)
+    run(ddp, 16)
   end)
 end)
 

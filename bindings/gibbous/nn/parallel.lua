@@ -180,15 +180,17 @@ local function named_tensors(model)
   return tensors, names
 end
 
-parallel.DataParallel = define("gb.nn.parallel.DataParallel(module: module; shards: size = 8) -> module: The model, \z
-  to be trained on every process of the job. Calling it calls the model; its method shards cuts each batch into so \z
-  many virtual shards, whatever the number of processes, so that one process and eight give the same bits. The values \z
-  of rank 0, and its random stream, go to all. Give the optimizer the model's parameters after this. Errors: shards \z
-  that are no power of two or fewer than the processes, models that differ between processes. Example: local ddp = \z
+parallel.DataParallel = define("gb.nn.parallel.DataParallel(module: module; shards: size = 8, overlap: bool = true) \z
+  -> module: The model, to be trained on every process of the job. Calling it calls the model; its method shards cuts \z
+  each batch into so many virtual shards, whatever the number of processes, so that one process and eight give the \z
+  same bits. The values of rank 0, and its random stream, go to all. overlap: gradients are exchanged while backward \z
+  goes on, from the second batch on, if the loop's body left them alone after they were final; the bits are the same. \z
+  Give the optimizer the model's parameters after this. Errors: shards that are no power of two or fewer than the \z
+  processes, models that differ between processes. Example: local ddp = \z
   gb.nn.parallel.DataParallel(gb.nn.Linear(4, 2), { shards = 4 })", "strict", function(module, options)
   local self = DataParallel()
   self.module = module
-  local state = native.shards(options.shards)
+  local state = native.shards(options.shards, options.overlap)
   own(self, "parallel", { state = state, shards = options.shards })
   state:agree(named_tensors(module))
   return self

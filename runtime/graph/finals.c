@@ -1,0 +1,115 @@
+/* graph/finals.c - counting the uses of leaves, by a worklist over the graph. */
+#include "graph/finals.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "graph/room.h"
+
+static size_t place_of(const void *key, size_t capacity) {
+  return (size_t)((uintptr_t)key >> 5) * 0x9E3779B97F4A7C15u >> 20 & (capacity - 1);
+}
+
+/* {==== Uses by leaf ==== */
+
+static gb_leaf_use *find(const gb_finals *f, const gb_tensor *leaf) {
+  size_t at = place_of(leaf, f->capacity);
+  while (f->leaves[at].leaf && f->leaves[at].leaf != leaf) at = (at + 1) & (f->capacity - 1);
+  return &f->leaves[at];
+}
+
+static gb_status grow(gb_context *context, gb_finals *f) {
+  gb_finals wide = { .used = f->used, .capacity = f->capacity ? 2 * f->capacity : 64 };
+  wide.leaves = calloc(wide.capacity, sizeof *wide.leaves);
+  if (!wide.leaves) return gb_fail_memory(context, wide.capacity * sizeof *wide.leaves);
+  for (size_t i = 0; i < f->capacity; i++)
+    if (f->leaves[i].leaf) *find(&wide, f->leaves[i].leaf) = f->leaves[i];
+  free(f->leaves);
+  *f = wide;
+  return GB_OK;
+}
+
+static gb_status add_use(gb_context *context, gb_finals *f, gb_tensor *leaf) {
+  if (2 * (f->used + 1) > f->capacity) GB_TRY(grow(context, f));
+  gb_leaf_use *u = find(f, leaf);
+  f->used += !u->leaf;
+  u->leaf = leaf;
+  u->uses++;
+  return GB_OK;
+}
+
+void gb_finals_close(gb_finals *f) {
+  free(f->leaves);
+  *f = (gb_finals){ 0 };
+}
+
+/* ====} */
+
+/* {==== The worklist ==== */
+
+/* Nodes that were met, in a set and in order. */
+typedef struct met { const gb_node **set, **list; size_t used, capacity; } met;
+
+static gb_status widen(gb_context *context, met *m) {
+  size_t capacity = m->capacity ? 2 * m->capacity : 256;
+  const gb_node **set = calloc(capacity, sizeof *set), **list = realloc(m->list, capacity * sizeof *list);
+  if (list) m->list = list;
+  if (!set || !list) return free(set), gb_fail_memory(context, capacity * sizeof *set);
+  for (size_t i = 0; i < m->used; i++) {
+    size_t at = place_of(list[i], capacity);
+    while (set[at]) at = (at + 1) & (capacity - 1);
+    set[at] = list[i];
+  }
+  free(m->set);
+  m->set = set;
+  m->capacity = capacity;
+  return GB_OK;
+}
+
+static gb_status meet(gb_context *context, met *m, const gb_node *node) {
+  if (2 * (m->used + 1) > m->capacity) GB_TRY(widen(context, m));
+  size_t at = place_of(node, m->capacity);
+  while (m->set[at] && m->set[at] != node) at = (at + 1) & (m->capacity - 1);
+  if (m->set[at]) return GB_OK;
+  m->set[at] = m->list[m->used++] = node;
+  return GB_OK;
+}
+
+/* Every node that the first one's graph has, and the leaves that they use. */
+static gb_status go_through(gb_context *context, gb_finals *f, met *m, const gb_node *first, bool *recomputes) {
+  GB_TRY(meet(context, m, first));
+  for (size_t i = 0; i < m->used; i++) {
+    const gb_node *node = m->list[i];
+    if (i % 4096 == 0) GB_TRY(gb_poll(context));
+    *recomputes |= node->rerun != NULL;
+    for (int k = 0; k < node->n_in; k++) {
+      const gb_edge *edge = &node->edges[k];
+      if (edge->leaf) GB_TRY(add_use(context, f, edge->leaf));
+      if (edge->node) GB_TRY(meet(context, m, edge->node));
+    }
+  }
+  return GB_OK;
+}
+
+gb_status gb_finals_count(gb_context *context, gb_finals *f, const gb_tensor *root) {
+  met m = { NULL, NULL, 0, 0 };
+  bool recomputes = false;
+  if (!root->node) return GB_OK;
+  gb_status status = go_through(context, f, &m, root->node, &recomputes);
+  free(m.set);
+  free(m.list);
+  if (recomputes) gb_finals_close(f);
+  return status;
+}
+
+/* ====} */
+
+gb_status gb_finals_pass(gb_context *context, gb_finals *f, const gb_node *node) {
+  for (int k = 0; f->capacity && k < node->n_in; k++) {
+    gb_tensor *leaf = node->edges[k].leaf;
+    gb_leaf_use *u = leaf ? find(f, leaf) : NULL;
+    const gb_leaf_watch *watch = context->graph->watch;
+    if (u && u->leaf && --u->uses == 0 && watch && !leaf->hooks) GB_TRY(watch->final(watch->user, leaf));
+  }
+  return GB_OK;
+}
