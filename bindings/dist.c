@@ -3,8 +3,10 @@
 #include <string.h>
 
 #include "dist/room.h"
+#include "dist/sharded.h"
 #include "dist/shards.h"
 #include "dist/tensors.h"
+#include "objects.h"
 #include "reader.h"
 
 static const gbl_type group_type, handle_type;
@@ -390,12 +392,33 @@ static const gbl_type shards_type = { "gibbous.shards", release, shards_methods,
 
 /* ====} */
 
+/* {==== Sharded optimizers: their class is optim.lua's ==== */
+
+/* shard(optimizer): the native one */
+static int shard(lua_State *L) {
+  gbl_enter(L);
+  return gbl_check_status(L, gb_optimizer_shard(gbl_context(L), gbl_check_object(L, 1, &gbl_optimizer_type)));
+}
+
+/* join(optimizer) -> was it shared out? */
+static int join(lua_State *L) {
+  gbl_enter(L);
+  gb_optimizer *optimizer = gbl_check_object(L, 1, &gbl_optimizer_type);
+  bool was = gb_optimizer_is_split(optimizer);
+  gbl_check_status(L, gb_optimizer_join(optimizer));
+  lua_pushboolean(L, was);
+  return 1;
+}
+
+/* ====} */
+
 void gbl_open_dist(lua_State *L) {
   gbl_new_type(L, &shards_type);
   gbl_new_type(L, &group_type);
   gbl_new_type(L, &handle_type);
   gbl_push_module(L, "_native");
-  gbl_set_functions(L, (const luaL_Reg[]){ { "shards", shards_new }, { NULL, NULL } });
+  gbl_set_functions(L, (const luaL_Reg[]){ { "shards", shards_new }, { "shard", shard },
+                                            { "join", join }, { NULL, NULL } });
   lua_pop(L, 1);
   gbl_push_module(L, "dist");
   gbl_define(L, functions);

@@ -85,9 +85,15 @@ local function groups_of(mine)
   return groups
 end
 
-Optimizer.state_dict = define("Optimizer:state_dict() -> table: State by parameter, in order of adoption (copies), \z
-  and the hyperparameters of every group. Example: local state = opt:state_dict()", "strict", function(self)
-  local mine = private(self, "optimizer")
+-- Run fn(...) with all states in this process, also where they are shared out (gb.optim.Sharded).
+local function with_states(mine, fn, ...)
+  local was_shared <const> = native.join(mine.native)
+  local _ <close> = was_shared and setmetatable({}, { __close = function() native.shard(mine.native) end }) or nil
+  return (function(...) return ... end)(fn(...))
+end
+
+-- All states as a table.
+local function states_of(mine)
   local state = { kind = mine.name, state = {}, groups = groups_of(mine) }
   for i, entry in ipairs(mine.native:params()) do
     local tensors, steps = mine.native:state(i)
@@ -96,6 +102,13 @@ Optimizer.state_dict = define("Optimizer:state_dict() -> table: State by paramet
     state.state[i] = saved
   end
   return state
+end
+
+Optimizer.state_dict = define("Optimizer:state_dict() -> table: State by parameter, in order of adoption (copies), \z
+  and the hyperparameters of every group. Of a sharded optimizer every process calls it, and gets all states. \z
+  Example: local state = opt:state_dict()", "strict", function(self)
+  local mine = private(self, "optimizer")
+  return with_states(mine, states_of, mine)
 end)
 
 -- The hyperparameters of every group from a state: all of them, or none and an error.
@@ -139,33 +152,54 @@ local function check_saved(i, saved, tensors)
   end
 end
 
+-- Check a state, and put it in.
+local function load_states(mine, state)
+  if type(state.state) ~= "table" or type(state.groups) ~= "table" then
+    fail("load_state_dict takes what an optimizer's state_dict gave")
+  end
+  if state.kind ~= mine.name then
+    fail(format("load_state_dict: the state is of %s, the optimizer is %s", tostring(state.kind), mine.name))
+  end
+  local params = mine.native:params()
+  if #state.state ~= #params or #state.groups ~= #mine.groups then
+    fail(format("load_state_dict: the state has %d parameters in %d groups, the optimizer %d in %d", #state.state,
+      #state.groups, #params,
+      #mine.groups))
+  end
+  for i = 1, #params do check_saved(i, state.state[i], (mine.native:state(i))) end
+  set_groups(mine, state.groups)
+  gb.no_grad(function()
+    for i = 1, #params do
+      local saved, tensors = state.state[i], mine.native:state(i)
+      for name, t in next, tensors do t:copy_(saved[name]) end
+      mine.native:set_steps(i, saved.steps)
+    end
+  end)
+end
+
 Optimizer.load_state_dict = define("Optimizer:load_state_dict(state: tree): Go on from what state_dict gave; \z
-  everything is checked before anything is changed. Errors: a state of another kind, or of other parameters. \z
-  Example: opt:load_state_dict(opt:state_dict())", "strict",
+  everything is checked before anything is changed. Of a sharded optimizer every process loads all states. Errors: a \z
+  state of another kind, or of other parameters. Example: opt:load_state_dict(opt:state_dict())", "strict",
   function(self, state)
     local mine = private(self, "optimizer")
-    if type(state.state) ~= "table" or type(state.groups) ~= "table" then
-      fail("load_state_dict takes what an optimizer's state_dict gave")
-    end
-    if state.kind ~= mine.name then
-      fail(format("load_state_dict: the state is of %s, the optimizer is %s", tostring(state.kind), mine.name))
-    end
-    local params = mine.native:params()
-    if #state.state ~= #params or #state.groups ~= #mine.groups then
-      fail(format("load_state_dict: the state has %d parameters in %d groups, the optimizer %d in %d", #state.state,
-        #state.groups, #params,
-        #mine.groups))
-    end
-    for i = 1, #params do check_saved(i, state.state[i], (mine.native:state(i))) end
-    set_groups(mine, state.groups)
-    gb.no_grad(function()
-      for i = 1, #params do
-        local saved, tensors = state.state[i], mine.native:state(i)
-        for name, t in next, tensors do t:copy_(saved[name]) end
-        mine.native:set_steps(i, saved.steps)
-      end
-    end)
+    with_states(mine, load_states, mine, state)
   end)
+
+gb.optim.Sharded = define("gb.optim.Sharded(optimizer: optimizer|lbfgs) -> optimizer: The optimizer itself, whose \z
+  states (moments, float32 masters) are shared out from now between the processes of the job: each has, and steps, a \z
+  run of the elements, and gets the weights of the others after the step. Gradients must be the same on all, as \z
+  DataParallel leaves them; the bits are those of the whole optimizer. Every process makes every step, state_dict and \z
+  load_state_dict; a state does not know how many there were. In a job of one nothing changes. Errors: Muon, LBFGS, \z
+  LAMB, LARS and others that look at whole parameters; parameters on a GPU. Example: local opt = \z
+  gb.optim.Sharded(gb.optim.AdamW(gb.nn.Linear(2, 2):parameters()))", "strict", function(optimizer)
+  local mine = private(optimizer, "optimizer")
+  if not mine then
+    fail("Sharded: LBFGS looks at all parameters together, and its history is of whole vectors; use it unsharded, or \z
+      an optimizer that steps each element by itself (SGD, Adam, AdamW, Lion, ...)")
+  end
+  native.shard(mine.native)
+  return optimizer
+end)
 
 -- The options that were given, as they were: what was not is a group's own default.
 local function new_optimizer(kind, params, options)

@@ -259,6 +259,7 @@ void gb_slab_leave(gb_tensor *parameter) {
 void gb_slab_free(gb_owned_slab *owned) {
   if (!owned) return;
   gb_slab *slab = &owned->slab;
+  gb_part_free(owned->part);
   for (int64_t s = 0; slab->segments && s < slab->count; s++) gb_tensor_release(slab->segments[s].grad);
   if (slab->parameters) slab->parameters->storage->user = NULL;
   gb_tensor_release(slab->parameters);
@@ -278,7 +279,7 @@ void gb_slab_free(gb_owned_slab *owned) {
 /* {==== states and masters ==== */
 
 gb_status gb_slab_open_state(gb_owned_slab *owned, int i) {
-  gb_slab *slab = &owned->slab;
+  gb_slab *slab = gb_slab_stepped(owned);
   const gb_tensor *model = slab->gradients;
   if (slab->state[i]) return GB_OK;
   return zero_vector(gb_tensor_context(model), (gb_dtype)model->dtype, slab->elements, model->storage->device,
@@ -310,19 +311,25 @@ static gb_status sync_master(gb_tensor *parameter, gb_tensor *master) {
   return status;
 }
 
+/* The elements of a segment in a vector of its slab, in the order of memory. */
+static gb_status flat_place(gb_tensor *vector, const gb_segment *segment, gb_tensor **out) {
+  const gb_tensor like = { .ndim = 1, .shape = { segment->size }, .stride = { 1 } };
+  return gb_slab_place(vector, segment->offset, &like, out);
+}
+
 gb_status gb_slab_sync_masters(gb_owned_slab *owned) {
-  gb_slab *slab = &owned->slab;
+  gb_slab *slab = gb_slab_stepped(owned);
   for (int64_t s = 0; slab->masters && s < slab->count; s++) {
     const gb_segment *segment = &slab->segments[s];
-    if (owned->synced[s] == gb_tensor_version(segment->parameter)) continue;
+    if (owned->synced[segment->place] == gb_tensor_version(segment->parameter)) continue;
     gb_tensor *parameter, *master = NULL;
-    GB_TRY(gb_slab_place(slab->parameters, segment->offset, segment->parameter, &parameter));
-    gb_status status = gb_slab_place(slab->masters, segment->offset, segment->parameter, &master);
+    GB_TRY(flat_place(slab->parameters, segment, &parameter));
+    gb_status status = flat_place(slab->masters, segment, &master);
     if (status == GB_OK) status = sync_master(parameter, master);
     gb_drop(&parameter);
     gb_drop(&master);
     GB_TRY(status);
-    owned->synced[s] = gb_tensor_version(segment->parameter);
+    owned->synced[segment->place] = gb_tensor_version(segment->parameter);
   }
   return GB_OK;
 }

@@ -265,6 +265,7 @@ int gb_optimizer_state(gb_optimizer *optimizer, int param, gb_optim_state out[GB
   const gb_optim_param *p = &optimizer->params[param];
   const gb_optimizer_info *info = gb_optimizer_info_of(optimizer->kind);
   gb_owned_slab *owned = (gb_owned_slab *)p->slab;
+  if (owned->part) return gb_fail(optimizer->context, GB_ESTATE, "the states are shared out; join them first"), -1;
   if (open_states(optimizer, optimizer->groups[p->group], owned) != GB_OK) return -1;
   if (gb_slab_sync_masters(owned) != GB_OK) return -1;
   int count = 0;
@@ -424,7 +425,7 @@ static void publish(gb_owned_slab *owned, bool certain) {
     gb_tensor_bump(segment->parameter);
     for (int k = 0; k < GB_COPIES; k++) {
       gb_weight_copy *copy = &segment->parameter->copies[k];
-      if (owned->slab.copy[k] && (certain || copy->version == before))
+      if (!owned->part && owned->slab.copy[k] && (certain || copy->version == before))
         copy->version = gb_tensor_version(segment->parameter);
     }
   }
@@ -561,6 +562,30 @@ static void drop_directions(gb_optimizer *optimizer) {
 
 /* ----} */
 
+/* {---- optimizers that are split ---- */
+
+/* The pass over a slab, or over the part of it that is this process's. Its weights' 16-bit copies are left to be made
+ * again, since most of them change elsewhere. */
+static gb_status step_slab(gb_optimizer *optimizer, gb_owned_slab *owned, gb_step_call *call) {
+  if (!owned->part) return gb_step_run(optimizer->context, GB_STEP_UPDATE, call);
+  gb_part_bring(owned);
+  if (!any_gradient(owned->part)) return GB_OK;
+  call->slab = owned->part;
+  gb_status status = gb_step_run(optimizer->context, GB_STEP_UPDATE, call);
+  call->slab = &owned->slab;
+  return status;
+}
+
+/* After a step that was not skipped: every process gets the weights of all parts, and counts the step. */
+static gb_status bring_together(gb_optimizer *optimizer, gb_owned_slab *owned) {
+  gb_slab *slab = &owned->slab;
+  if (!owned->part) return GB_OK;
+  for (int64_t s = 0; s < slab->count; s++) slab->segments[s].steps += slab->segments[s].has_grad;
+  return optimizer->split.gather(optimizer->context, &optimizer->split, slab->parameters);
+}
+
+/* ----} */
+
 /* One pass over every slab. */
 static gb_status update(gb_optimizer *optimizer, const gb_step_call *how, bool guarded, const gb_clip *clip) {
   bool shaped = gb_optimizer_info_of(optimizer->kind)->shaped;
@@ -574,11 +599,12 @@ static gb_status update(gb_optimizer *optimizer, const gb_step_call *how, bool g
     for (int i = 0; i < group->n_slabs; i++) {
       call.slab = &group->slabs[i]->slab;
       if (!any_gradient(call.slab)) continue;
-      GB_TRY(gb_step_run(optimizer->context, GB_STEP_UPDATE, &call));
+      GB_TRY(step_slab(optimizer, group->slabs[i], &call));
       for (int64_t s = 0; clip && s < call.slab->count; s++)
         if (call.slab->segments[s].has_grad) note_true_size(&call.slab->segments[s]);
       bool certain = !guarded || gb_scalars_on_host(&optimizer->found), skipped = false;
       if (guarded && certain) GB_TRY(gb_optimizer_found(optimizer, &skipped));
+      if (!skipped) GB_TRY(bring_together(optimizer, group->slabs[i]));
       if (!skipped) publish(group->slabs[i], certain);
     }
   }

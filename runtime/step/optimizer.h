@@ -7,6 +7,7 @@
 #include "step/optim.h"
 #include "step/passes.h"
 #include "step/adoption.h"
+#include "step/split.h"
 #include "tensor/scalars.h"
 
 typedef struct gb_group {
@@ -34,6 +35,7 @@ struct gb_optimizer {
   int measured;                /* gradients whose 2-norm unscale_ has left in found; 0: none. See
                                   gb_optimizer_is_measured */
   uint64_t measured_turn;      /* the room's graph_turns then */
+  gb_split split;              /* gather NULL: it is not split */
   bool guarded;                /* unscale_ has run since found was clear: the scaler's step will look at it */
 };
 

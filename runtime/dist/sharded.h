@@ -1,0 +1,12 @@
+/* sharded.h - an optimizer whose states are shared out between the ranks of a job (step/split.h). */
+#ifndef GB_DIST_SHARDED_H
+#define GB_DIST_SHARDED_H
+
+#include "dist/comm.h"
+#include "step/split.h"
+
+/* Share out the states; nothing in a job of one. Every rank calls it, and from then on makes every step, join and
+ * call of this. */
+gb_status gb_optimizer_shard(gb_context *context, gb_optimizer *optimizer);
+
+#endif
