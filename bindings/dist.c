@@ -6,6 +6,7 @@
 #include "dist/sharded.h"
 #include "dist/shards.h"
 #include "dist/tensors.h"
+#include "host.h"
 #include "objects.h"
 #include "reader.h"
 
@@ -388,6 +389,14 @@ static const luaL_Reg shards_methods[] = {
   { "agree", shards_agree }, { "begin", shards_begin }, { "next", shards_next }, { "abandon", shards_abandon },
   { "is_open", shards_is_open }, { "record", shards_record }, { "loss", shards_loss }, { NULL, NULL },
 };
+/* launch_size(): how many processes this one was started with; a sandbox has no environment. */
+static int launch_size(lua_State *L) {
+  int64_t size = 1;
+  if (!gbl_in_sandbox(L)) gbl_check_status(L, gb_launch_size(gbl_context(L), &size));
+  lua_pushinteger(L, (lua_Integer)size);
+  return 1;
+}
+
 static const gbl_type shards_type = { "gibbous.shards", release, shards_methods, NULL, NULL };
 
 /* ====} */
@@ -417,8 +426,8 @@ void gbl_open_dist(lua_State *L) {
   gbl_new_type(L, &group_type);
   gbl_new_type(L, &handle_type);
   gbl_push_module(L, "_native");
-  gbl_set_functions(L, (const luaL_Reg[]){ { "shards", shards_new }, { "shard", shard },
-                                            { "join", join }, { NULL, NULL } });
+  gbl_set_functions(L, (const luaL_Reg[]){ { "shards", shards_new }, { "shard", shard }, { "join", join },
+                                            { "launch_size", launch_size }, { NULL, NULL } });
   lua_pop(L, 1);
   gbl_push_module(L, "dist");
   gbl_define(L, functions);

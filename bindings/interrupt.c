@@ -197,6 +197,8 @@ void gbl_interrupt_begin(lua_State *L) {
   interrupt->stepped = interrupt->held = interrupt->grace = interrupt->deep = false;
   atomic_store(&interrupt->asked, false);
   atomic_store(&interrupt->has_handler, false);
+  atomic_store(&interrupt->takes_saves, false);
+  atomic_store(&interrupt->save_asked, false);
   if (interrupt->most_seconds > 0) state->context->deadline = now() + interrupt->most_seconds;
   atomic_store(&interrupt->reason, GB_OK);
   gb_interrupt_clear(state->context); /* a request that came after the end of the last call */
@@ -234,6 +236,34 @@ bool gbl_ask_to_stop(gbl_state *state) {
   gbl_interrupt *interrupt = &state->interrupt;
   if (!atomic_load(&interrupt->current) || !atomic_load(&interrupt->has_handler)) return false;
   return !atomic_exchange(&interrupt->asked, true);
+}
+
+bool gbl_ask_to_save(gbl_state *state) {
+  gbl_interrupt *interrupt = &state->interrupt;
+  if (!atomic_load(&interrupt->current) || !atomic_load(&interrupt->takes_saves)) return false;
+  atomic_store(&interrupt->save_asked, true);
+  return true;
+}
+
+int gbl_stop_asked(lua_State *L) {
+  lua_pushboolean(L, atomic_load(&gbl_get_state(L)->interrupt.asked));
+  return 1;
+}
+
+int gbl_pass_on_stop(lua_State *L) {
+  (void)gbl_ask_to_stop(gbl_get_state(L));
+  return 0;
+}
+
+int gbl_take_saves(lua_State *L) {
+  gbl_interrupt *interrupt = &gbl_get_state(L)->interrupt;
+  lua_pushboolean(L, atomic_exchange(&interrupt->takes_saves, lua_toboolean(L, 1)));
+  return 1;
+}
+
+int gbl_save_asked(lua_State *L) {
+  lua_pushboolean(L, atomic_exchange(&gbl_get_state(L)->interrupt.save_asked, false));
+  return 1;
 }
 
 static int on_stop(lua_State *L, gbl_call *call) {

@@ -38,6 +38,8 @@ typedef struct gbl_interrupt {
   double most_seconds;           /* 0: no limit; the deadline stands in the context, where ops look too */
   atomic_bool has_handler;       /* the recipe set gb.on_stop */
   atomic_bool asked;             /* to end at the next step boundary */
+  atomic_bool takes_saves;       /* a run saves when it is asked to */
+  atomic_bool save_asked;        /* to save after the step that is under way, and to go on */
   bool stepped;                  /* an optimizer stepped since the last boundary */
   bool held;                     /* boundaries are only where offer_stop says so */
   bool grace;                    /* the handler runs: the deadline is that of its grace period */
@@ -63,6 +65,8 @@ void gbl_interrupt_post(struct gbl_state *state, gb_status reason);
  * not, or was asked already, or nothing runs: then who wants it stopped must interrupt. Any thread, any signal
  * handler. */
 bool gbl_ask_to_stop(struct gbl_state *state);
+/* Ask a run that takes such requests to save after its step, and to go on: true. Any thread, any signal handler. */
+bool gbl_ask_to_save(struct gbl_state *state);
 
 /* Arm the count hook on L and every coroutine made from now on, with these limits (0: none) for each outermost call. */
 void gbl_interrupt_count(lua_State *L, uint64_t instructions, double seconds);
@@ -111,6 +115,12 @@ int gbl_stop_handler(lua_State *L);
  * returns what it was; and offer_stop(): one ends here. */
 int gbl_hold_stop(lua_State *L);
 int gbl_offer_stop(lua_State *L);
+/* For a run on many processes: stop_asked() -> bool, and pass_on_stop(): another process was asked. take_saves(bool) ->
+ * bool: whether requests to save are taken from now on; returns what it was. save_asked() -> bool: was there one? */
+int gbl_stop_asked(lua_State *L);
+int gbl_pass_on_stop(lua_State *L);
+int gbl_take_saves(lua_State *L);
+int gbl_save_asked(lua_State *L);
 /* gb.on_stop. */
 void gbl_open_interrupt(lua_State *L);
 /* Replace xpcall by one whose message handler a stop can take away: Lua would run it with hooks off. */

@@ -1,9 +1,10 @@
-/* ctrl_c.c - Ctrl-C, and SIGTERM: a handler asks the universe to stop (bindings/interrupt.h says how that reaches what
- * runs).
+/* ctrl_c.c - Ctrl-C, SIGTERM and SIGUSR1: a handler asks the universe to stop, or a run to save (bindings/interrupt.h
+ * says how that reaches what runs).
  *
  * Where gb.on_stop was given a function, the first signal only asks. What comes after it, or where there is no such
- * function, interrupts (SIGINT) or ends the program at once (SIGTERM). The handler has no other way to the universe
- * than a static. It is set without SA_RESTART, so that io.read ends too. */
+ * function, interrupts (SIGINT) or ends the program at once (SIGTERM). SIGUSR1 asks a Trainer with checkpoints to save
+ * one and to go on; where there is none, it ends the program, as it does any. The handler has no other way to the
+ * universe than a static. It is set without SA_RESTART, so that io.read ends too. */
 #include "ctrl_c.h"
 
 #include <signal.h>
@@ -11,7 +12,7 @@
 #include "binding.h"
 
 static gbl_state *watched;
-static struct sigaction before, before_term; /* what the signals did outside the call that runs */
+static struct sigaction before, before_term, before_save; /* what the signals did outside the call that runs */
 static volatile sig_atomic_t asked_by = SIGINT; /* the signal that ended, or will end, what runs */
 
 void ctrl_c_watch(lua_State *L) { watched = gbl_get_state(L); }
@@ -32,6 +33,12 @@ static void on_term(int number) {
   raise(number); /* delivered when this handler returns */
 }
 
+static void on_save(int number) {
+  if (gbl_ask_to_save(watched)) return;
+  signal(number, SIG_DFL);
+  raise(number);
+}
+
 /* What a signal does from now on; what it did goes into *old, which may be NULL. */
 static void set_handler(int number, void (*handler)(int), struct sigaction *old) {
   struct sigaction action = { .sa_handler = handler };
@@ -39,18 +46,21 @@ static void set_handler(int number, void (*handler)(int), struct sigaction *old)
   sigaction(number, &action, old);
 }
 
-/* A SIGTERM that the program was told to ignore is ignored on. */
+/* Signals that the program was told to ignore are ignored on. */
 void ctrl_c_begin(lua_State *L) {
   gbl_interrupt_begin(L);
   asked_by = SIGINT;
   set_handler(SIGINT, on_interrupt, &before);
   set_handler(SIGTERM, on_term, &before_term);
+  set_handler(SIGUSR1, on_save, &before_save);
   if (before_term.sa_handler == SIG_IGN) sigaction(SIGTERM, &before_term, NULL);
+  if (before_save.sa_handler == SIG_IGN) sigaction(SIGUSR1, &before_save, NULL);
 }
 
 gb_status ctrl_c_end(lua_State *L, bool succeeded) {
   sigaction(SIGINT, &before, NULL);
   sigaction(SIGTERM, &before_term, NULL);
+  sigaction(SIGUSR1, &before_save, NULL);
   return gbl_interrupt_end(L, succeeded);
 }
 

@@ -196,6 +196,15 @@ Checkpoints.save_last = define("Checkpoints:save_last(parts: table) -> string: W
   return path_of(mine, LAST)
 end)
 
+Checkpoints.prepare = define("Checkpoints:prepare(): Make the folder, and try whether files can be written there, \z
+  which is better known before a run has worked for hours. Errors: they cannot. Example: local folder = os.tmpname() \z
+  os.remove(folder) gb.Checkpoints(folder):prepare()", "files", function(self)
+  local mine = private(self, "checkpoints")
+  native.make_folder(mine.folder)
+  local why = native.why_unwritable(path_of(mine, LAST))
+  if why then fail(format("Checkpoints: they cannot be written: %s", why)) end
+end)
+
 Checkpoints.due = define("Checkpoints:due(values: table; kind: \"step\"|\"epoch\"|\"validation\" = \"step\") -> bool: \z
   Is it time to save, after a step, at the end of an epoch or after a validation? values has step and epoch. Without \z
   every_steps, every_epochs and every_seconds: after each validation. Example: print(gb.Checkpoints(\"runs\", { \z

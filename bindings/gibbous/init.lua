@@ -68,8 +68,8 @@ for _, name in ipairs {
   "datasets", "samplers", "data", "lines", "tables", "transforms",
   "io",
   "args", "progress", "logger", "plot",
-  "early_stopping", "checkpoints", "metrics", "evaluate", "trainer", "trainer_report", "trainer_search",
-    "trainer_options",
+  "early_stopping", "checkpoints", "metrics", "evaluate", "trainer", "trainer_job", "trainer_report",
+  "trainer_search", "trainer_options",
   "test", "seal",
 } do
   run(name)

@@ -3,7 +3,7 @@
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
 local define, own, private = native.define, native.own, native.private
-local format, rep, concat, unpack = string.format, string.rep, table.concat, table.unpack
+local format, match, rep, concat, unpack = string.format, string.match, string.rep, table.concat, table.unpack
 local floor, abs, min, max, huge = math.floor, math.abs, math.min, math.max, math.huge
 local clock, stderr = native.clock, io and io.stderr
 
@@ -20,6 +20,30 @@ gb.time = define("gb.time(fn: function, arguments...: any) -> number, any: The s
   native.synchronize()
   return clock() - started, unpack(results, 1, results.n)
 end)
+
+-- Seconds of "DD:HH:MM:SS", of fewer parts, or of a number; above 0. what: the value, for errors.
+function native.seconds_of(what, value)
+  local seconds = value
+  if type(value) == "string" then
+    local sizes, total, rest = { 1, 60, 3600, 86400 }, 0, value
+    for i = 1, 4 do
+      local head, part = match(rest, "^(.-):?(%d+)$")
+      if not part then break end
+      total, rest = total + tonumber(part) * sizes[i], head
+    end
+    seconds = rest == "" and value ~= "" and total
+  end
+  if type(seconds) ~= "number" or not (seconds > 0 and seconds < huge) then
+    fail(format("%s must be seconds above 0, or a text such as \"00:12:00:00\" (days, hours, minutes, seconds), got %s",
+      what, tostring(value)))
+  end
+  return seconds
+end
+
+gb.seconds = define("gb.seconds(time: string|number) -> number: How many seconds a text such as \"12:00:00\" is: \z
+  days, hours, minutes and seconds, of which the first may be missing. Errors: a text of another form, a time that is \z
+  not above 0. Example: local ends = gb.clock() + gb.seconds(\"12:00:00\")", "strict",
+  function(time) return native.seconds_of("seconds: 'time'", time) end)
 
 local function duration(seconds)
   if seconds ~= seconds or seconds == huge then return "?" end

@@ -6,8 +6,8 @@
 -- Inside a step: gradients are forgotten; for each micro-batch forward and scaled backward; unscale; clip; the
 -- optimizer, unless a gradient is not finite; the scaler; then, if the step was not skipped, schedule and average; log,
 -- validate, save, and only then may the run stop. So what a checkpoint holds is always a whole step.
--- trainer_options.lua has gb.Trainer itself, trainer_report.lua says where numbers went wrong, trainer_search.lua has
--- find_batch and find_lr.
+-- trainer_options.lua has gb.Trainer itself, trainer_job.lua what it does on many processes, trainer_report.lua says
+-- where numbers went wrong, trainer_search.lua has find_batch and find_lr.
 
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
@@ -31,7 +31,7 @@ native.trainer = trainer
 local shown = { model = true, optimizer = true, scaler = true, schedule = true, average = true, step = true,
   epoch = true,
   batch = true, skipped = true, values = true, best = true, reason = true, precision = true, device = true,
-  checkpoint = true, stopping = true, spikes_found = true }
+  checkpoint = true, stopping = true, spikes_found = true, shards = true }
 Trainer.__index = function(self, key)
   local mine = shown[key] and private(self, "trainer")
   if not mine then return Trainer[key] end
@@ -58,7 +58,7 @@ local function tell(mine, event, values)
 end
 trainer.tell = tell
 
--- The part that micro-batch k has in the loss of the whole step: the mean is over the elements of all of them.
+-- The part that batch k of a step has in the loss of the whole step: the mean is over the elements of all of them.
 local function share_of(loss, counts, k, total)
   local n, equal = #counts, true
   if n == 1 then return loss end
@@ -110,7 +110,7 @@ local function lr_of(mine) return private(mine.optimizer, "optimizer").native:ge
 -- One step of the optimizer on a group of micro-batches. Reading the loss and the scaler's flag waits for a device,
 -- once and after all of the step was asked for.
 local function train_step(mine, group)
-  local mean, total = accumulate(mine, group)
+  local mean, total = (mine.ddp and trainer.accumulate_shards or accumulate)(mine, group)
   mine.scaler:unscale_(mine.optimizer)
   tell(mine, "backward", group)
   local norm = clip(mine)
@@ -145,7 +145,7 @@ local function progress_part(mine)
       local state = { sums = copy(mine.sums), values = copy(mine.values), best = mine.best,
         window = copy(mine.window), hooks = {},
         stop = mine.stopping and mine.stopping:state_dict(), swa = mine.swa_schedule and mine.swa_schedule:state_dict(),
-        tally = mine.tally and mine.tally:state_dict(), found = copy(mine.spikes_found, true) }
+        tally = mine.tally and mine.tally:state_dict(), found = copy(mine.spikes_found, true), shards = mine.shards }
       state.values.samples_per_second, state.values.mfu = nil, nil -- which hang on the machine
       for _, name in ipairs(counters) do state[name] = mine[name] end
       for i, hooks in ipairs(mine.callbacks) do state.hooks[i] = hooks.state and { hooks.state(mine.self) } or {} end
@@ -162,6 +162,7 @@ local function progress_part(mine)
       if not is_sums or not (state.best == nil or type(state.best) == "number") then
         fail("Trainer: the checkpoint has no sums of a run")
       end
+      trainer.check_shards(mine, state.shards)
       if mine.stopping then mine.stopping:load_state_dict(state.stop) end
       if mine.tally then mine.tally:load_state_dict(state.tally) end
       if state.swa ~= nil and mine.swa then
@@ -195,13 +196,17 @@ trainer.parts_of = parts_of
 -- Save the run: where it is worth a file, or the last state alone. Gives the path of the file that was written.
 local function save(mine, is_last)
   local files = mine.checkpoint
-  local path = is_last and files:save_last(parts_of(mine)) or files:save(parts_of(mine), mine.values)
+  local saved = trainer.once(mine, function()
+    local path = is_last and files:save_last(parts_of(mine)) or files:save(parts_of(mine), mine.values)
+    return { path = path, state = files:state_dict() }
+  end)
+  if mine.rank > 0 then files:load_state_dict(saved.state) end
   mine.saved = mine.step
   for _, logger in ipairs(mine.loggers) do
     if logger.flush then logger:flush() end
   end
-  tell(mine, "save", { path = path })
-  return path
+  tell(mine, "save", { path = saved.path })
+  return saved.path
 end
 
 -- Go on from the last checkpoint if there is one, or from the one that is named.
@@ -210,7 +215,7 @@ local function resume(mine)
   mine.resume = false
   if from == true then
     if not files then fail("Trainer: resume = true needs checkpoint, to know where the last one is") end
-    if not files.last then return false end
+    if not trainer.once(mine, function() return files.last end) then return false end
     files:load(parts_of(mine))
   else gb.io.load_checkpoint(from, parts_of(mine)) end
   tell(mine, "load", { path = from == true and files.last or from })
@@ -284,7 +289,7 @@ end
 local function validation_due(mine, inner, finished)
   if not mine.validation then return false end
   local every = mine.validate_every
-  if type(every) == "string" then return clock() - mine.validated >= mine.validate_seconds end
+  if type(every) == "string" then return mine.rank == 0 and clock() - mine.validated >= mine.validate_seconds end
   if math_type(every) == "integer" then return mine.step % every == 0 end
   if (mine.epoch + (finished and 0 or 1)) % mine.validate_epochs ~= 0 then return false end
   return inner % max(1, floor(mine.epoch_steps * every)) == 0
@@ -319,36 +324,50 @@ local function end_epoch(mine)
   tell(mine, "epoch", values)
 end
 
--- Why the run is over, or nil; a new one has its time before it.
-local function end_of_run(mine, is_new)
+-- Why the run is over, or nil. in_time: what time it has is not over.
+local function end_of_run(mine, in_time)
   if mine.stopping and mine.stopping.reason then return mine.stopping.reason end
   if mine.steps and mine.step >= mine.steps then return format("%d steps", mine.step) end
   if mine.epochs and mine.epoch >= mine.epochs then return format("%d epochs", mine.epoch) end
-  if mine.seconds and not is_new and clock() - mine.started >= mine.seconds then
-    return format("%g seconds", mine.seconds)
-  end
+  if mine.seconds and not in_time then return format("%g seconds", mine.seconds) end
+end
+
+-- What this process asks for after a step: a validation, a save, an end.
+local function wishes_of(mine, inner, last)
+  local files, at = mine.checkpoint, { step = mine.step, epoch = mine.epoch }
+  local due, over = validation_due(mine, inner, last), mine.seconds and clock() - mine.started >= mine.seconds
+  local checked = due or last and not mine.validation
+  local save_due = files and (files:due(at) or last and files:due(at, { kind = "epoch" }) or
+    checked and files:due(at, { kind = "validation" }))
+  local is_first = mine.rank == 0
+  return { validate = due, over = is_first and over, save = is_first and save_due, asked = native.save_asked(),
+    reason = mine.reason ~= nil, stop = native.stop_asked() }
 end
 
 -- All that follows a step: show, validate, save, stop. last: it was the epoch's last. A run inside a callback of
 -- another leaves stops to that one, whose step is not whole yet.
 local function after_step(mine, group, last)
   local samples, inner = 0, mine.inner
-  for _, batch in ipairs(group) do samples = samples + rows_of(batch) end
+  for _, batch in ipairs(group) do samples = samples + (batch.total or rows_of(batch)) end
   show_step(mine, samples)
   if last then end_epoch(mine) end
-  local due = validation_due(mine, inner, last)
-  if due then validate_now(mine) elseif last and not mine.validation then check(mine) end
-  local is_time = mine.seconds and clock() - mine.started >= mine.seconds
-  if is_time and mine.validation and not due then validate_now(mine) end
-  local files, at = mine.checkpoint, { step = mine.step, epoch = mine.epoch }
-  if files then
-    local checked = due or last and not mine.validation
-    local is_due = files:due(at) or last and files:due(at, { kind = "epoch" }) or
-      checked and files:due(at, { kind = "validation" })
-    if is_due or is_time then save(mine) end
+  local agreed = trainer.agree(mine, wishes_of(mine, inner, last))
+  local validates = mine.validation and (agreed.validate or agreed.over)
+  if validates then validate_now(mine) elseif last and not mine.validation then check(mine) end
+  local saves = mine.checkpoint and (agreed.save or agreed.over)
+  if saves then save(mine) end
+  if agreed.asked and mine.checkpoint then
+    trainer.say(mine, format("saved after step %d, in epoch %d: %s", mine.step, mine.epoch + 1, save(mine, true)))
   end
-  mine.reason = mine.reason or end_of_run(mine)
-  if not mine.held then native.offer_stop() end
+  if validates or saves or last then -- whose callbacks may have ended the run
+    local over = agreed.over
+    agreed = trainer.agree(mine, { reason = mine.reason ~= nil, stop = agreed.stop })
+    agreed.over = over
+  end
+  mine.reason = mine.reason or end_of_run(mine, not agreed.over)
+  if mine.held or mine.size > 1 and not agreed.stop then return end
+  if agreed.stop then native.pass_on_stop() end
+  native.offer_stop()
 end
 
 -- ====}
@@ -363,6 +382,7 @@ local function take(mine, source, n)
     if batch[1] == nil then fail("Trainer: the loader ended before the number of batches that it gave (#loader)") end
     mine.batch = mine.batch + 1
     batch.number = mine.batch
+    if mine.ddp then batch.total = trainer.total_of(mine, mine.train, batch) end
     group[#group + 1] = batch
   end
   return group
@@ -377,7 +397,7 @@ local function run_epoch(mine)
   if mine.progress then
     mine.bar = gb.progress(mine.epoch_steps - mine.inner, format("epoch %d", mine.epoch + 1))
   end
-  local source = mine.train:iter(mine.device, { resume = mine.batch > 0 })
+  local source = trainer.source_of(mine, mine.train, mine.batch > 0)
   repeat
     local group = take(mine, source, n)
     local last = mine.batch >= n
@@ -397,7 +417,7 @@ local function on_stop(mine, before)
       text = format("%s holds all of it: run the same with resume = true to go on", save(mine, true))
     end
     for _, logger in ipairs(mine.loggers) do logger:close() end
-    print(format("stopped after step %d, in epoch %d; %s", mine.step, mine.epoch + 1, text))
+    trainer.say(mine, format("stopped after step %d, in epoch %d; %s", mine.step, mine.epoch + 1, text))
     native.flush()
     if before.fn then before.fn() end
   end
@@ -408,13 +428,6 @@ local function sanity_check(mine)
   local n = min(mine.sanity, mine.validation_batches)
   if n == 0 then return end
   trainer.untouched(mine, mine.validation, function() native.evaluate(mine, mine.validation, n) end)
-end
-
--- Whether checkpoints can be written is better known before the run has worked for hours.
-local function check_folder(files)
-  native.make_folder(files.folder)
-  local why = native.why_unwritable(files.folder .. "/last.safetensors")
-  if why then fail(format("Trainer: checkpoints cannot be written: %s", why)) end
 end
 
 -- Loaders, limits, schedule and state, before the first step.
@@ -441,7 +454,9 @@ local function prepare(mine, train, validation)
   mine.monitor = watches and watches.monitor or mine.validation and "val_loss" or "train_loss"
   mine.mode = watches and watches.mode or "min"
   mine.started, mine.validated, mine.speed, mine.reason = clock(), clock(), {}, nil
-  if mine.checkpoint then check_folder(mine.checkpoint) end
+  if mine.checkpoint then trainer.once(mine, function() mine.checkpoint:prepare() end) end
+  trainer.align(mine, mine.train)
+  trainer.align(mine, mine.validation)
   local resumed = mine.resume and resume(mine)
   if mine.validation and not resumed and mine.step == 0 then sanity_check(mine) end
 end
@@ -452,7 +467,9 @@ local function adopt_average(mine)
   mine.average:copy_to()
   mine.averaged = true
   if not mine.swa then return end
-  trainer.untouched(mine, mine.train, function() gb.optim.update_bn(mine.train:iter(mine.device), mine.model) end)
+  trainer.untouched(mine, mine.train, function() -- of whole batches on every process
+    gb.optim.update_bn(native.batches_of(mine.train, mine.device, false), mine.model)
+  end)
 end
 
 Trainer.fit = define("Trainer:fit(train: any, validation?: any) -> table: Train on a DataLoader, or a list of \z
@@ -469,7 +486,9 @@ Trainer.fit = define("Trainer:fit(train: any, validation?: any) -> table: Train 
   end
   mine.running = true
   local before, held = native.stop_handler({}), native.hold_stop(true)
+  local saving = native.take_saves(mine.checkpoint ~= nil)
   local _ <close> = setmetatable({}, { __close = function(_, why)
+    native.take_saves(saving)
     native.hold_stop(held)
     native.stop_handler(before)
     mine.running, mine.bar = false, nil

@@ -3,7 +3,7 @@
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
 local define, own, private, copy = native.define, native.own, native.private, native.copy
-local format, match = string.format, string.match
+local format = string.format
 local math_type, huge = math.type, math.huge
 local min, ceil = math.min, math.ceil
 local amp, is_tensor, Module = gb.amp, gb.is_tensor, gb.nn.Module
@@ -11,25 +11,6 @@ local Checkpoints, EarlyStopping, Metrics = gb.Checkpoints, gb.EarlyStopping, gb
 local trainer, Trainer = native.trainer, native.classes.Trainer
 
 -- {==== options ====
-
--- Seconds of "DD:HH:MM:SS", of fewer parts, or of a number.
-local function seconds_of(name, value)
-  local seconds = value
-  if type(value) == "string" then
-    local sizes, total, rest = { 1, 60, 3600, 86400 }, 0, value
-    for i = 1, 4 do
-      local head, part = match(rest, "^(.-):?(%d+)$")
-      if not part then break end
-      total, rest = total + tonumber(part) * sizes[i], head
-    end
-    seconds = rest == "" and value ~= "" and total
-  end
-  if type(seconds) ~= "number" or not (seconds > 0 and seconds < huge) then
-    fail(format("Trainer: '%s' must be seconds above 0, or a text such as \"00:12:00:00\" (days, hours, minutes, \z
-      seconds), got %s", name, tostring(value)))
-  end
-  return seconds
-end
 
 local function is_whole(value) return math_type(value) == "integer" and value >= 1 end
 local function is_count(value) return math_type(value) == "integer" and value >= 0 end
@@ -76,6 +57,7 @@ local known = {
     "\"ema\", \"swa\", an average or options" },
   on = { is_table, "a table of functions by event, or a list of such" },
   seed = { function(v) return math_type(v) == "integer" end, "a whole number" },
+  shards = { function(v) return v == false or is_whole(v) end, "a power of two, or false to train alone" },
   recompute = { is_text, "a pattern of the names of modules" },
   limit = { is_table, "a table with train, validate and predict" }, overfit = { is_whole, "a whole number from 1" },
   fast_dev_run = { function(v) return is_bool(v) or is_whole(v) end, "true, or a number of batches", false },
@@ -192,6 +174,7 @@ local function make_parts(mine, options)
   mine.metrics = metrics and (private(metrics, "metrics") and metrics or Metrics(metrics))
   mine.tally = mine.metrics and options.train_metrics and native.metrics_like(mine.metrics) or nil
   mine.loggers, mine.callbacks = loggers_of(options.log), callbacks_of(options.on)
+  if mine.rank > 0 then mine.loggers = {} end
 end
 
 -- The model in its place and precision, before an optimizer that is made here sees it.
@@ -213,7 +196,8 @@ gb.Trainer = define("gb.Trainer(options: table) -> trainer: The loop around trai
   none on biases and norms) are needed, and as a rule loss, a function of output and target, or compute(model, x, \z
   ...) -> loss, output, target. How long: epochs, steps, time. How: precision, device, accumulate, count or \z
   ignore_index (what the loss is a mean of), clip, clip_value, scaler, schedule (or { \"Cosine\", warmup = 0.1 }), \z
-  schedule_every, average (\"ema\", \"swa\" or options), recompute (modules by name), seed, nonfinite (\"skip\" or \z
+  schedule_every, average (\"ema\", \"swa\" or options), shards (virtual shards, of which \z
+  many processes have 8), recompute (modules by name), seed, nonfinite (\"skip\" or \z
   \"stop\"), anomaly, spikes. What is watched: metrics, train_metrics, validate_every (1.0: each epoch; 500: steps; \z
   \"01:00:00\"), validate_epochs, sanity, log, log_every, progress, on (functions by event), peak_flops, profile, \z
   summary. What is kept, and when it ends: checkpoint, resume, stop, grace. For trying: limit, overfit, fast_dev_run. \z
@@ -233,6 +217,7 @@ gb.Trainer = define("gb.Trainer(options: table) -> trainer: The loop around trai
   mine.precision = amp.precision(mine.precision)
   mine.optimizer_spec, mine.schedule_spec, mine.schedule = mine.optimizer, mine.schedule, nil
   place_model(mine)
+  trainer.join(mine)
   mine.optimizer = gb.optim.named(mine.optimizer_spec, mine.model)
   mine.parameters = {}
   for i, entry in ipairs(private(mine.optimizer, "optimizer").native:params()) do mine.parameters[i] = entry.param end
@@ -242,8 +227,9 @@ gb.Trainer = define("gb.Trainer(options: table) -> trainer: The loop around trai
   local average = mine.average
   mine.average = nil
   make_average(mine, average)
-  mine.seconds = mine.time and seconds_of("time", mine.time)
-  mine.validate_seconds = type(mine.validate_every) == "string" and seconds_of("validate_every", mine.validate_every)
+  mine.seconds = mine.time and native.seconds_of("Trainer: 'time'", mine.time)
+  mine.validate_seconds = type(mine.validate_every) == "string" and
+    native.seconds_of("Trainer: 'validate_every'", mine.validate_every)
   mine.limit = mine.limit and copy(mine.limit) or {}
   for name, value in next, mine.limit do
     if not (name == "train" or name == "validate" or name == "predict") or not is_limit(value) then

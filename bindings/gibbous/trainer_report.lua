@@ -55,18 +55,27 @@ local function audited(mine, batch)
   return ok and report or nil
 end
 
--- "linear in head (train.lua:12), backward": what made the first value that is not finite in one of the batches.
+-- "linear in head (train.lua:12), backward": what made the first value that is not finite in a batch, or nil.
+local function culprit_in(mine, batch)
+  local report = audited(mine, batch)
+  local first = report and report.first_nonfinite
+  if not first then return nil end
+  return format("%s%s%s made the first value that is not finite%s", first.op, first.module and
+    " in " .. first.module or "", first.line and " (" .. first.line .. ")" or "",
+    first.phase == "backward" and ", in backward" or "")
+end
+
+-- The first of the batches of a step, in whatever process it was.
 local function culprit(mine, group)
   if mine.reports >= MOST_AUDITS then return nil end
   mine.reports = mine.reports + 1
+  local found
   for _, batch in ipairs(group) do
-    local report = audited(mine, batch)
-    local first = report and report.first_nonfinite
-    if first then
-      return format("%s%s%s made the first value that is not finite%s", first.op, first.module and
-        " in " .. first.module or "", first.line and " (" .. first.line .. ")" or "",
-        first.phase == "backward" and ", in backward" or "")
-    end
+    for _, piece in ipairs(batch.pieces or { batch }) do found = found or culprit_in(mine, piece) end
+  end
+  if mine.size == 1 then return found end
+  for _, other in ipairs(gb.dist.all_gather_object(found or false)) do
+    if other then return other end
   end
 end
 
@@ -96,7 +105,7 @@ local function report_nonfinite(mine, group, skipped)
     scale = mine.values.scale }) end
   if is_routine or mine.quiet then return end
   if mine.nonfinite == "stop" then fail(text) end
-  print(text)
+  trainer.say(mine, text)
 end
 
 -- ====}
@@ -140,8 +149,8 @@ local function report_spike(mine, group)
     local name, norm = largest_gradient(mine)
     mine.spikes_found[#mine.spikes_found + 1] = { step = mine.step, epoch = mine.epoch + 1,
       first = mine.before_first or group[1].number, last = group[#group].number, loss = loss }
-    print(format("%s: the loss is %g, the mean of the last %d was %g; the largest gradient is that of %s, of norm %.3g",
-      place_of(mine, group), loss, #window, mean, tostring(name), norm))
+    trainer.say(mine, format("%s: the loss is %g, the mean of the last %d was %g; the largest gradient is that of %s, \z
+      of norm %.3g", place_of(mine, group), loss, #window, mean, tostring(name), norm))
   end
   mine.before_first = group[1].number
   if not is_finite(loss) then return end
@@ -176,11 +185,11 @@ end
 
 -- Around each step: the first one measures how many operations a sample takes, and one may be profiled.
 function trainer.watch_step(mine, group, step)
-  if mine.summary and mine.step == 0 then gb.summary(mine.model, group[1][1]) end
+  if mine.summary and mine.step == 0 and mine.rank == 0 then gb.summary(mine.model, group[1][1]) end
   if mine.peak_flops and not mine.sample_operations then
     local report = audited(mine, group[1])
-    mine.sample_operations = report and report.operations / native.rows_of(group[1]) or 0
+    mine.sample_operations = report and report.operations / math.max(native.rows_of(group[1]), 1) or 0
   end
-  if mine.profile == mine.step + 1 then return gb.profile(step) end
+  if mine.profile == mine.step + 1 and mine.rank == 0 then return gb.profile(step) end
   return step()
 end

@@ -32,11 +32,12 @@ local function cycle(mine, loader)
   return function()
     local batch = source and pack(source()) or pack()
     if batch[1] == nil then
-      source = loader:iter(mine.device)
+      source = trainer.source_of(mine, loader, false)
       batch = pack(source())
     end
     if batch[1] == nil then fail("Trainer: the loader has no batches") end
     batch.number = 1
+    if mine.ddp then batch.total = trainer.total_of(mine, loader, batch) end
     return batch
   end
 end
@@ -94,7 +95,7 @@ end)
 
 -- The batch with n rows: its own, over and over.
 local function rows_of(batch, n)
-  local rows, made = batch[1]:size(1), { n = batch.n, number = 1 }
+  local rows, made = batch[1]:size(1), { n = batch.n, number = 1, total = n }
   local index = gb.arange(n, { dtype = "int64", device = batch[1].device }):remainder(rows)
   for i = 1, batch.n do
     local x = batch[i]
@@ -124,11 +125,15 @@ Trainer.find_batch = define("Trainer:find_batch(loader: any; memory?: number, mo
   twice the rows of the loader's first batch, one on as many as take about a quarter of the memory; from them the \z
   largest that takes up to (1 - margin) * memory bytes is predicted, and confirmed by one step. memory: what is free \z
   on a device; on the CPU it must be given. Of the trial nothing is left. The second value: bytes_per_sample, \z
-  other_bytes, predicted, measured, confirmed. Errors: a memory that one sample does not fit into. Example: local \z
-  trainer = gb.Trainer({ model = gb.nn.Linear(4, 2), optimizer = \"SGD\", loss = gb.nn.functional.cross_entropy, \z
-  device = \"cpu\" }) print(trainer:find_batch({ { gb.rand(8, 4), gb.zeros(8, { dtype = \"int64\" }) } }, { memory = \z
-  1 << 20, most = 64 }))", "strict", function(self, given, options)
+  other_bytes, predicted, measured, confirmed. Errors: a memory that one sample does not fit into; a job of several \z
+  processes. Example: local trainer = gb.Trainer({ model = gb.nn.Linear(4, 2), optimizer = \"SGD\", loss = \z
+  gb.nn.functional.cross_entropy, device = \"cpu\" }) print(trainer:find_batch({ { gb.rand(8, 4), gb.zeros(8, { dtype \z
+  = \"int64\" }) } }, { memory = 1 << 20, most = 64 }))", "strict", function(self, given, options)
   local mine = private(self, "trainer")
+  if mine.size > 1 then
+    fail(format("find_batch: it measures one process, and the job has %d; run it alone, and multiply by their number",
+      mine.size))
+  end
   local memory = options.memory or memory_of(mine)
   if not (memory > 0 and memory < huge) then fail(format("find_batch: 'memory' must be bytes above 0, got %g",
     memory)) end

@@ -106,3 +106,11 @@ gb_status gb_comm_join(gb_context *context, const gb_launch *given, gb_comm **ou
   if (launch.local_rank >= 0) transport.local_rank = (int)launch.local_rank;
   return gb_comm_new(context, &transport, launch.timeout, out);
 }
+
+gb_status gb_launch_size(gb_context *context, int64_t *size) {
+  gb_launch launch = { -1, -1, -1, 0 };
+  const starter *by;
+  gb_status status = read_launch(context, &launch, &by);
+  *size = launch.size;
+  return status;
+}

@@ -93,18 +93,11 @@ end
 -- A table whose end ends the round that a loop has left early.
 local function guard_of(state) return setmetatable({}, { __close = function() state:abandon() end }) end
 
--- A round over the shards of this process: slices of the batch, which holds the samples that come after so many of all.
-function native.round(self, batch, samples, before)
+-- A round over the shards of this process that have samples: the first of each among all samples, from 1, and how many.
+function native.round(self, samples)
   local state, mine = state_of(self)
   state:begin(Module.parameters(self.module), Module.buffers(self.module), samples, mine.holds)
-  local function step()
-    local first, count = state:next()
-    if not first then return nil end
-    local parts = {}
-    for i = 1, batch.n do parts[i] = cut(batch[i], first - before, count) end
-    return unpack(parts, 1, batch.n)
-  end
-  return step, nil, nil, guard_of(state)
+  return function() return state:next() end, nil, nil, guard_of(state)
 end
 
 DataParallel.shards = define("DataParallel:shards(batch...: any) -> function: Run the loop's body once for each \z
@@ -118,7 +111,14 @@ DataParallel.shards = define("DataParallel:shards(batch...: any) -> function: Ru
   local _, mine = state_of(self)
   local batch = pack(...)
   local samples, before = whole_batch(mine, samples_of(batch, "DataParallel:shards"))
-  return native.round(self, batch, samples, before)
+  local next_shard, _, _, guard = native.round(self, samples)
+  return function()
+    local first, count = next_shard()
+    if not first then return nil end
+    local parts = {}
+    for i = 1, batch.n do parts[i] = cut(batch[i], first - before, count) end
+    return unpack(parts, 1, batch.n)
+  end, nil, nil, guard
 end)
 
 DataParallel.no_sync = define("DataParallel:no_sync(fn: function, arguments...: any) -> any: Run fn(...), whose loops \z

@@ -1,0 +1,165 @@
+-- trainer.lua - a Trainer in a job: what it leaves is one text for every number of processes, one included: weights,
+-- the optimizer, measures of training and validation, the best checkpoint, the early stop; and ranks that want
+-- different things do the same.
+
+local gb = require "gibbous"
+local nn, F, data, dist = gb.nn, gb.nn.functional, gb.data, gb.dist
+if not dist.is_initialized() then dist.init { timeout = 20 } end
+local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
+local rank, size = dist.rank(), dist.world_size()
+local folder = dist.once(function()
+  local name = os.tmpname()
+  os.remove(name)
+  return name
+end)
+
+local Net = nn.Module:extend("Net")
+function Net:init()
+  self.first, self.norm, self.last = nn.Linear(6, 12), nn.BatchNorm1d(12), nn.Linear(12, 4)
+end
+function Net:forward(x) return self.last(F.dropout(F.relu(self.norm(self.first(x))), 0.2, self.training)) end
+
+-- A Trainer and its loaders: batches of 24, and a last one of 21.
+local function make(options)
+  gb.manual_seed(options.from or 4)
+  local x, y = gb.randn(93, 6), gb.randint(0, 4, { 93 })
+  for i = 1, 93, 3 do y[i] = -100 end -- labels that do not count
+  local train = data.DataLoader(data.TensorDataset(x, y), { batch_size = 24, shuffle = true })
+  local valid = data.DataLoader(data.TensorDataset(x, y), { batch_size = 9 })
+  local made = { model = Net(), optimizer = { "AdamW", lr = 0.02 }, loss = F.cross_entropy, device = "cpu", epochs = 3,
+    progress = false, shards = 8 }
+  for key, value in pairs(options) do made[key] = value end
+  made.from = nil
+  if made.shards == "none" then made.shards = nil end
+  return gb.Trainer(made), train, valid
+end
+
+local hash
+local function add(value)
+  if gb.is_tensor(value) then value = gb.to_bytes(value:detach():contiguous()) end
+  if type(value) == "number" then value = ("%a"):format(value) end
+  for i = 1, #value do hash = (hash ~ value:byte(i)) * 0x100000001B3 end
+end
+
+-- A digest of all that a run has come to.
+local function digest(trainer, values)
+  hash = 0xCBF29CE484222325
+  for _, p in ipairs(trainer.model:parameters()) do add(p) end
+  for _, b in trainer.model:named_buffers() do add(b) end
+  for _, state in ipairs(trainer.optimizer:state_dict().state) do
+    add(state.exp_avg)
+    add(state.exp_avg_sq)
+  end
+  local names = {}
+  for name, value in pairs(values) do
+    if type(value) == "number" and name ~= "samples_per_second" then names[#names + 1] = name end
+  end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    add(name)
+    add(values[name])
+  end
+  return ("%016x step %d skipped %d %s"):format(hash, trainer.step, trainer.skipped, values.reason)
+end
+
+local lines = {}
+local function same(name, text)
+  expect(dist.broadcast_object(text)):to_be(text)
+  lines[#lines + 1] = name .. ": " .. text
+end
+
+describe("a Trainer in a job", function()
+  for _, precision in ipairs { "32-true", "16-mixed", "bf16-mixed" } do
+    it("leaves the same bits for any number of processes, in " .. precision, function()
+      local trainer, train, valid = make { precision = precision, accumulate = 2, clip = 0.5, average = "ema",
+        schedule = { "Cosine", warmup = 0.1 }, metrics = { "accuracy", "perplexity", own = function(o, y)
+          return o:mean() + y:float():mean(), 2 end }, train_metrics = true,
+        scaler = precision == "16-mixed" and gb.amp.GradScaler({ init_scale = 2.0 ^ 19 }) or nil }
+      same(precision, digest(trainer, trainer:fit(train, valid)))
+      expect(trainer.shards):to_be(8)
+    end)
+  end
+
+  it("has 8 shards where nothing is said, if it is not alone", function()
+    local trainer, train = make { epochs = 1, shards = "none" }
+    trainer:fit(train)
+    expect(trainer.shards):to_be(size > 1 and 8 or nil)
+    expect(function() make { shards = 3 } end):to_fail("power of two")
+  end)
+
+  it("stops early, keeps the best file, and predicts alike", function()
+    local trainer, train, valid = make { epochs = 9, stop = { monitor = "val_loss", patience = 2, min_delta = 0.5 },
+      checkpoint = { folder .. "/best", monitor = "val_loss", name = "{step}" } }
+    local values = trainer:fit(train, valid)
+    same("stopped", digest(trainer, values) .. " best " .. trainer.checkpoint.best:match("[^/]*$"))
+    local all = trainer:predict(valid)
+    expect(all:size(1)):to_be(93)
+    add(all)
+    same("predicted", ("%016x"):format(hash))
+    local by_hand = gb.evaluate(trainer.model, valid, { loss = F.cross_entropy })
+    expect(by_hand.val_loss):to_be(trainer:validate(valid).val_loss)
+  end)
+
+  it("does on all ranks what one of them wants", function()
+    local saved = 0
+    local trainer, train = make { epochs = 9, checkpoint = { folder .. "/wish", every_seconds = 1e6 },
+      on = { step = function(t)
+        if rank == size - 1 and t.step == 3 then t:stop("enough on the last rank") end
+      end, save = function() saved = saved + 1 end } }
+    expect(trainer:fit(train).reason):to_be("enough on the last rank")
+    expect(trainer.step):to_be(3)
+    expect(saved):to_be(1)
+    local timed, list = make { time = 1e-9, epochs = 5 }
+    timed:fit(list)
+    expect(timed.step):to_be(1)
+  end)
+
+  it("begins and draws as rank 0 does, whatever the seeds", function()
+    local trainer, train = make { from = rank + 1, epochs = 1 }
+    trainer:fit(data.DataLoader(train.dataset, { batch_size = 24, shuffle = true }))
+    local weight = trainer.model.first.weight:detach()
+    if trainer.values.loss == trainer.values.loss then
+      for _, other in ipairs(dist.all_gather(weight)) do expect(other):to_equal_bits(weight) end
+    end
+  end)
+
+  it("goes on from a checkpoint with the same bits, and in its shards", function()
+    local function run(name, options)
+      options.precision, options.checkpoint = "16-mixed", { folder .. "/" .. name, every_steps = 1000 }
+      options.resume = true
+      local trainer, train, valid = make(options)
+      return digest(trainer, trainer:fit(train, valid)), trainer
+    end
+    local whole = run("whole", {})
+    run("half", { on = { step = function(t) return t.step ~= 7 end } })
+    dist.barrier()
+    expect((run("half", {}))):to_be(whole)
+    same("resumed", whole)
+    run("four", { shards = size <= 4 and 4 or 8, on = { step = function(t) return t.step ~= 2 end } })
+    if size <= 4 then expect(function() run("four", { shards = 8 }) end):to_fail("a run in 4 virtual shards") end
+    if size == 1 then
+      run("alone", { on = { step = function(t) return t.step ~= 7 end } })
+      local text = run("alone", { shards = "none" })
+      expect(text):to_be(whole)
+    end
+  end)
+
+  it("fails on all ranks where one cannot save", function()
+    local trainer, train = make { epochs = 1, checkpoint = { folder .. "/none" } }
+    dist.once(function() os.execute("mkdir -p " .. folder .. "; touch " .. folder .. "/file") end)
+    local bad = make { epochs = 1, checkpoint = { folder .. "/file/in" } }
+    expect(function() bad:fit(train) end):to_fail("cannot make the folder")
+    trainer:fit(train)
+  end)
+
+  it("trains alone where it is told to", function()
+    local trainer, train = make { shards = false, epochs = 1 }
+    if rank == 0 then trainer:fit(train) end
+    dist.barrier()
+  end)
+end)
+
+dist.once(function() os.execute("rm -rf " .. folder) end)
+if rank == 0 and arg then print(table.concat(lines, "\n")) end
+gb.test.finish()
+return table.concat(lines, "\n")
