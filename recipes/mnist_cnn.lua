@@ -20,6 +20,8 @@ local args = gb.args {
   { "out", "mnist.safetensors", "where the weights go (\"\": nowhere)", writes = true },
   { "checkpoint", "", "write a checkpoint here after every epoch", writes = true },
   { "resume", "", "a checkpoint to continue from" },
+  { "log", "", "a folder for an event file, which TensorBoard shows" },
+  { "trace", "", "a trace of the second step, which Perfetto shows", writes = true },
   { "audit", false, "show what each op of the first step runs in, and stop" },
 }
 gb.manual_seed(args.seed)
@@ -81,6 +83,19 @@ if args.resume ~= "" then
   args.seed = extra.seed
 end
 
+local log = args.log ~= "" and gb.Logger.tensorboard(args.log)
+local step = (first - 1) * #loader
+
+-- A step whose numbers go into the event file; the second one goes into the trace.
+local function watched_step(x, y)
+  local loss
+  local function run() loss = train_step(model, x, y) end
+  step = step + 1
+  if step == 2 and args.trace ~= "" then gb.profile(run, { file = args.trace, model = model }) else run() end
+  if log then log:log({ loss = loss, scale = scaler }, step) end
+  return loss
+end
+
 for epoch = first, args.epochs do
   local bar = gb.progress(#loader, "epoch " .. epoch)
   for x, y in loader:iter(args.device) do
@@ -88,9 +103,14 @@ for epoch = first, args.epochs do
       amp.audit(model, train_step, x, y)
       return
     end
-    bar:update(1, { loss = train_step(model, x, y), scale = scaler })
+    bar:update(1, { loss = watched_step(x, y), scale = scaler })
   end
-  bar:close(("test accuracy %.2f %%"):format(evaluate()))
+  local accuracy = evaluate()
+  bar:close(("test accuracy %.2f %%"):format(accuracy))
+  if log then
+    log:log({ accuracy = accuracy }, step)
+    log:exponents(model, step) -- where float16 would lose gradients
+  end
   if args.checkpoint ~= "" then
     parts.extra = { epoch = epoch, seed = args.seed }
     gb.io.save_checkpoint(args.checkpoint, parts)

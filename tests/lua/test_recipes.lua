@@ -168,6 +168,31 @@ describe("each recipe", function()
   end
 end)
 
+describe("recipes/mnist_cnn.lua", function()
+  it("is watched by an event file and a trace, which change nothing", function()
+    local options = ("--data '%s/mnist' --batch 16 --epochs 2"):format(folder)
+    local runs, path = make_folder "/events", folder .. "/trace.json"
+    local _, plain = run("mnist_cnn", options)
+    local _, watched = run("mnist_cnn", ("%s --log '%s' --trace '%s'"):format(options, runs, path))
+    for name, weight in pairs(plain) do expect(watched[name]):to_equal_bits(weight) end
+    local file <close> = assert(io.open(path))
+    local kinds = {}
+    for _, event in ipairs(gb.io.json_decode(file:read("a")).traceEvents) do
+      kinds[event.ph] = (kinds[event.ph] or 0) + 1
+    end
+    expect(kinds.X > 30 and kinds.s > 0 and kinds.s == kinds.f):to_be(true)
+    local python = os.getenv("GIBBOUS_PYTHON")
+    if not python then return print("skipped: GIBBOUS_PYTHON names no Python with the package tensorboard") end
+    local pipe <close> = assert(io.popen(("%s tests/watch/read_events.py '%s'"):format(python, runs)))
+    local told = pipe:read("a")
+    if told:find("^skipped") then return print(told) end
+    expect(select(2, told:match("scalar loss ([^\n]*)"):gsub("%d+:", ""))):to_be(8)
+    for _, part in ipairs { "scalar accuracy 4:", "scalar scale 1:65536", "histogram exponents/conv1.weight.grad 8" } do
+      if not told:find(part, 1, true) then error(("'%s' is not in:\n%s"):format(part, told)) end
+    end
+  end)
+end)
+
 describe("recipes/dcgan.lua", function()
   picture_it("goes on bit for bit, scores its digits and writes them as PNG", function()
     local images = make_folder "/grids"
