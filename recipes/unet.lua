@@ -106,8 +106,8 @@ trainer:fit(data.DataLoader(train, {
 local whole = data.DataLoader(test)
 local values = trainer:validate(whole)
 print(("dice %.4f, IoU %.4f"):format(values.val_dice, values.val_iou))
+if args.out ~= "" then gb.save(args.out, trainer.model:state_dict()) end
 if args.images ~= "" then
   local drawn = trainer:predict(whole):float():neg():sigmoid() -- membranes are black
   for i, name in ipairs(names) do gb.io.save_image(args.images .. "/" .. name, drawn:narrow(1, i, 1)) end
 end
-if args.out ~= "" then gb.save(args.out, trainer.model:state_dict()) end
