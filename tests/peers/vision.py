@@ -48,11 +48,14 @@ def options(recipe, folder):
     parser.add_argument("--data", default=data and os.path.join(data, folder), required=not data)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--also", default="", help="more precisions for the recipe, by commas: their mean losses are shown")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--full", action="store_true", help="train PyTorch to the end and print its accuracy (mnist_cnn)")
     parser.add_argument("--double", action="store_true", help="run PyTorch in float64 too")
     parser.add_argument("--threads", type=int, default=int(os.environ.get("GIBBOUS_PEER_THREADS", "1")))
     parser.add_argument("--tolerance", type=float, default=1e-4, help="of each loss")
     parser.add_argument("--gibbous", default=os.environ.get("GIBBOUS", str(ROOT / "build/gibbous")))
-    found, found.rest = parser.parse_known_args()
+    found, rest = parser.parse_known_args()
+    found.rest = [word for word in rest if word != "--"]
     torch.set_num_threads(found.threads)
     return found
 
@@ -63,7 +66,7 @@ def watch(recipe, args, *more, epochs=1, precision="32-true"):
     with tempfile.TemporaryDirectory() as folder:
         command = [args.gibbous, "--threads", str(args.threads), "tests/peers/watch.lua", folder, str(args.steps),
                    f"recipes/{recipe}.lua", "--data", args.data, "--precision", precision, "--device", "cpu",
-                   "--out", "", *more, *args.rest]
+                   "--seed", str(args.seed), "--out", "", *more, *args.rest]
         environment = dict(os.environ, GIBBOUS_PEER_EPOCHS=str(epochs))
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, env=environment)
         return Run(pathlib.Path(folder))
@@ -87,13 +90,14 @@ def idx(path):
     return torch.from_numpy(numpy.frombuffer(content, numpy.uint8, offset=4 + 4 * ndim).reshape(shape).copy())
 
 
-def digits(folder):
-    """Images [n, 1, 28, 28] from 0 to 1 that train, and their labels."""
+def digits(folder, part="train"):
+    """Images [n, 1, 28, 28] from 0 to 1 that train or test, and their labels."""
     folder = pathlib.Path(folder)
     whole = any(folder.glob("train-images*"))
-    name, count = ("train", None) if whole else ("t10k", 8000)
+    name = "train" if whole and part == "train" else "t10k"
+    chosen = slice(None) if whole else slice(8000) if part == "train" else slice(8000, None)
     images, labels = idx(folder / f"{name}-images-idx3-ubyte"), idx(folder / f"{name}-labels-idx1-ubyte")
-    return (images[:count, None] / 255).float(), labels[:count].long()
+    return (images[chosen, None] / 255).float(), labels[chosen].long()
 
 
 def pixels(path, mode):
@@ -196,6 +200,7 @@ def compare(name, args, ours, theirs, exact=None):
         for i, (a, b) in enumerate(zip(ours, theirs)):
             print(f"  step {i + 1}: {a:.7f} {b:.7f} {a - b:+.1e}" + (f"  float64 {exact[i]:.7f}" if exact else ""))
         raise SystemExit(f"{name}: off by more than {args.tolerance}")
+    print(f"  {'ok' if off <= args.tolerance else 'further than the tolerance, as roundings grow in this run'}")
 
 
 def curves(recipe, args, ours, theirs):
@@ -213,13 +218,19 @@ def curves(recipe, args, ours, theirs):
              f"  scale {rows[-1]['scale']:g}" + (f", halved after the steps {skipped}" if skipped else ""))
 
 
-def peer(recipe, args, run, make, batches, loss_of=classify, clip=None):
+def peer(recipe, args, run, make, batches, loss_of=classify, clip=None, test=None):
     """Train what make(dtype) gives - model, optimizer, schedule - and compare. batches is a function, called again for
-    each run, so that they need not be kept."""
+    each run, so that they need not be kept; test gives the batch of all test samples, for --full."""
     ours = [row["loss"] for row in run.rows]
     model, optimizer, schedule = make()
     theirs = train(model, optimizer, batches(), loss_of, schedule, clip)
     exact = None
+    if args.full:
+        x, y = test()
+        with torch.no_grad():
+            hits = (model.eval()(x).argmax(1) == y).double().mean().item()
+        print(f"{recipe}: PyTorch {100 * hits:.2f}")
+        return
     if args.double:
         model, optimizer, schedule = make(torch.float64)
         exact = train(model, optimizer, as_double(batches()), loss_of, schedule, clip)
