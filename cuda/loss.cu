@@ -137,7 +137,7 @@ template <typename T> static __device__ void mass_sums(const loss_job &job, int6
 static GB_DEVICE float log_of(float x) { return logf(x); }
 static GB_DEVICE double log_of(double x) { return log(x); }
 
-template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS) cross_entropy_rows(loss_job job) {
+template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS, 1) cross_entropy_rows(loss_job job) {
   for (int64_t row = gb_first_row(); row < job.rows; row += gb_rows_at_once()) {
     int64_t index = job.indices ? class_of(job, row) : 0, x = gb_at(job.x.outer, row),
         target = job.indices ? 0 : gb_at(job.target.outer, row);
@@ -191,7 +191,7 @@ static gb_status cross_entropy(gb_cuda_call *call) {
 }
 
 /* dx = g * (sum(mass) * exp(x - lse) - mass); rows that do not count get 0. */
-template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS) cross_entropy_backward_rows(loss_job job) {
+template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS, 1) cross_entropy_backward_rows(loss_job job) {
   for (int64_t row = gb_first_row(); row < job.rows; row += gb_rows_at_once()) {
     int64_t index = job.indices ? class_of(job, row) : 0, x = gb_at(job.x.outer, row), to = gb_at(job.dx.outer, row);
     int64_t target = job.indices ? 0 : gb_at(job.target.outer, row);
@@ -282,7 +282,7 @@ static gb_status nll_loss(gb_cuda_call *call) {
 }
 
 /* -weight * g at the target's element, 0 elsewhere. */
-template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS) nll_backward_rows(loss_job job) {
+template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS, 1) nll_backward_rows(loss_job job) {
   for (int64_t row = gb_first_row(); row < job.rows; row += gb_rows_at_once()) {
     int64_t index = class_of(job, row), to = gb_at(job.dx.outer, row);
     T slope = index < 0 ? (T)0 : -weight_of<T>(job, index) * row_gradient<T>(job, row);

@@ -74,8 +74,8 @@ template <typename T, int PER, bool LANES> static GB_DEVICE void hold_input(cons
   gb_row_put<T, PER, LANES>(job.sum, gb_at(job.sum.outer, row), share, held);
 }
 
-/* PER elements of a row in each thread. */
-template <int PER> __global__ void __launch_bounds__(gb_most_threads(PER)) norm_held(norm_job job) {
+/* PER elements of a row in each thread. With 16 of them the compiler would spill to make room for a second block. */
+template <int PER> __global__ void __launch_bounds__(gb_most_threads(PER), PER == 16) norm_held(norm_job job) {
   int64_t n = job.x.length;
   for (int64_t row = gb_first_row(); row < job.x.count; row += gb_rows_at_once()) {
     int64_t to = gb_at(job.y.outer, row);

@@ -1,6 +1,6 @@
 /* cuda/product.cu - what follows a matrix product where the library cannot fuse it: bias, activation, one rounding.
  * Bound by memory. */
-#include "cuda/device.cuh"
+#include "cuda/lanes.cuh"
 #include "cuda/product.h"
 #include "base/functions.h" /* compiled for the device as device.cuh says */
 
@@ -21,10 +21,14 @@ typedef struct bias_view { const void *data; int dtype; int64_t stride; } bias_v
 
 template <typename T>
 static __global__ void finish_kernel(const T *sums, int64_t rows, int64_t n, bias_view bias, int activation, void *pre,
-                                     void *out, int dtype) {
+                                     void *out, int dtype, bool narrow) {
   for (int64_t i = gb_thread<int64_t>(); i < rows * n; i += gb_grid_size<int64_t>()) {
     T x = sums ? sums[i] : 0;
-    if (bias.data) x += gb_load<T>(bias.data, bias.dtype, i % n * bias.stride);
+    int64_t column = 0;
+    if (bias.data) {
+      gb_divide(i, n, narrow, &column);
+      x += gb_load<T>(bias.data, bias.dtype, column * bias.stride);
+    }
     if (pre) gb_store<T>(pre, dtype, i, x);
     gb_store<T>(out, dtype, i, activate(x, activation));
   }
@@ -35,9 +39,10 @@ extern "C" void gb_product_finish(gb_cuda_call *call, const void *sums, gb_dtype
                                   gb_activation activation, void *pre, void *out, gb_dtype dtype) {
   bias_view view = { bias ? bias->data : NULL, bias ? (int)bias->dtype : 0, bias ? bias->stride[0] : 0 };
   unsigned blocks = gb_blocks(rows * n, GB_THREADS);
+  bool narrow = rows * n <= INT32_MAX;
   if (lane == GB_FLOAT64)
     GB_LAUNCH(call->stream, finish_kernel<double>, blocks, GB_THREADS, 0, (const double *)sums, rows, n, view,
-              (int)activation, pre, out, (int)dtype);
+              (int)activation, pre, out, (int)dtype, narrow);
   else GB_LAUNCH(call->stream, finish_kernel<float>, blocks, GB_THREADS, 0, (const float *)sums, rows, n, view,
-                 (int)activation, pre, out, (int)dtype);
+                 (int)activation, pre, out, (int)dtype, narrow);
 }

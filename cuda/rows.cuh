@@ -245,6 +245,8 @@ typedef struct gb_row_shape { dim3 grid, block; int per; } gb_row_shape;
  * them to four warps at a time: 64 for each of 1,024 threads, 128 for each of 512, and 96 for one warp more. Kernels
  * say it with __launch_bounds__, or a compiler that takes more makes launches fail. */
 static constexpr int gb_most_threads(int per) { return per == 16 ? 512 : per > 0 ? 128 : 1024; }
+/* Of kernels by tiles, __launch_bounds__(GB_TILE_THREADS, 1): without the 1 the compiler spills to make room for a
+ * second block of so many threads. */
 enum { GB_TILE_THREADS = 512 };
 
 static inline gb_row_shape gb_shape_of(int64_t rows, int64_t threads, int per) {

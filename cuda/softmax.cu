@@ -35,7 +35,8 @@ template <int PER> __global__ void __launch_bounds__(gb_most_threads(PER)) softm
 }
 
 /* Rows too long to hold, and those without lanes. */
-template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS) softmax_long(gb_rows x, gb_rows y, bool log) {
+template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS, 1) softmax_long(gb_rows x, gb_rows y,
+    bool log) {
   for (int64_t row = gb_first_row(); row < x.count; row += gb_rows_at_once()) {
     int64_t from = gb_at(x.outer, row), to = gb_at(y.outer, row);
     gb_max_sum<T> s = { (T)-INFINITY, 0 };
@@ -108,7 +109,7 @@ template <int PER> __global__ void __launch_bounds__(gb_most_threads(PER)) softm
   }
 }
 
-template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS) softmax_backward_long(gb_rows g, gb_rows y,
+template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS, 1) softmax_backward_long(gb_rows g, gb_rows y,
     gb_rows dx, bool log) {
   for (int64_t row = gb_first_row(); row < y.count; row += gb_rows_at_once()) {
     int64_t from = gb_at(g.outer, row), by = gb_at(y.outer, row), to = gb_at(dx.outer, row);
