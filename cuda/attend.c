@@ -11,7 +11,6 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/random.h"
@@ -343,15 +342,14 @@ static gb_status run_products(attend *a) {
   return GB_OK;
 }
 
-/* Said where it was asked for. */
+/* Told, since products are slow. */
 static void say_products(const attend *a) {
-  if (a->call->cuda->verbose)
-    fprintf(stderr,
-            "gibbous: the gradient of attention of %" PRId64 " x %" PRId64 " heads, %" PRId64 " by %" PRId64
-            " positions, head_dim %" PRId64
-            " runs as products, which is slow: tiles take one dtype of 16 bits, or float32 without TF32, and a "
-            "head_dim of %d at most, and no gradient of a mask\n",
-            a->batch, a->heads, a->tq, a->tk, most(a->e, a->ev), GB_ATTEND_COLUMNS);
+  gb_cuda_slower(a->call, GB_SLOWER_ATTENTION_BACKWARD,
+                 "the gradient of attention of %" PRId64 " x %" PRId64 " heads, %" PRId64 " by %" PRId64
+                 " positions, head_dim %" PRId64
+                 " runs as products, which is slow: tiles take one dtype of 16 bits, or float32 without TF32, and a "
+                 "head_dim of %d at most, and no gradient of a mask",
+                 a->batch, a->heads, a->tq, a->tk, most(a->e, a->ev), GB_ATTEND_COLUMNS);
 }
 
 /* ----} */

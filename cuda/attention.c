@@ -10,7 +10,6 @@
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "cuda/attention_graph.h"
@@ -200,13 +199,12 @@ static void bind_operands(gb_dnn_bound *bound, const gb_attention *a) {
   if (a->lse) gb_dnn_bind(bound, STATS, a->lse);
 }
 
-/* The library has no engine for the graph, so products do it, which is slower. Printed if asked for. */
+/* The library has no engine for the graph, so products do it, which is slower. It is told. */
 static gb_status leave_it(const gb_cuda_call *call, const gb_attention *a, const char *what, const gb_dnn_plan *plan) {
-  if (call->cuda->verbose)
-    fprintf(stderr,
-            "gibbous: %s of %" PRId64 " x %" PRId64 " heads, %" PRId64 " by %" PRId64
-            " positions, head_dim %" PRId64 " runs as products, which is slow: %s\n",
-            what, a->batch, a->heads, a->tq, a->tk, a->e, plan->error);
+  gb_cuda_slower(call, GB_SLOWER_ATTENTION,
+                 "%s of %" PRId64 " x %" PRId64 " heads, %" PRId64 " by %" PRId64 " positions, head_dim %" PRId64
+                 " runs as products, which is slow: %s",
+                 what, a->batch, a->heads, a->tq, a->tk, a->e, plan->error);
   return GB_OK;
 }
 

@@ -35,6 +35,19 @@ gb_status gb_cuda_fail(gb_cuda_call *call, gb_status status, const char *format,
   return call->cuda->engine->fail(call->cuda->context, status, "%s", text);
 }
 
+void gb_cuda_slower(const gb_cuda_call *call, gb_slower kind, const char *format, ...) {
+  gb_cuda *cuda = call->cuda;
+  bool first = kind < GB_SLOWER_UNASKED && !cuda->said[kind];
+  if (cuda->silent || !(cuda->verbose || first)) return;
+  va_list arguments;
+  va_start(arguments, format);
+  fputs("gibbous: ", stderr);
+  vfprintf(stderr, format, arguments);
+  fputs(cuda->verbose ? "\n" : " (told once; GIBBOUS_CUDA_VERBOSE=1 tells all, 0 none)\n", stderr);
+  va_end(arguments);
+  cuda->said[kind] = true;
+}
+
 static gb_device device_of(const gb_cuda *cuda) { return (gb_device){ GB_CUDA, (int16_t)cuda->device }; }
 
 void *gb_cuda_scratch(gb_cuda_call *call, size_t bytes) {
@@ -580,11 +593,12 @@ static gb_status open_failure(gb_cuda *cuda, int code, int count) {
   return cuda->engine->fail(cuda->context, GB_EDEVICE, "%s", why);
 }
 
-/* Is an environment variable set, and not to 0? */
-static bool is_asked(const char *name) {
+/* Is an environment variable set, and is it set to more than 0? */
+static bool is_set(const char *name) {
   const char *value = getenv(name);
-  return value && *value && strcmp(value, "0");
+  return value && *value;
 }
+static bool is_asked(const char *name) { return is_set(name) && strcmp(getenv(name), "0"); }
 
 /* Ranges are sent only to an attached tool; GIBBOUS_CUDA_RANGES=0 turns them off. */
 static bool wants_ranges(void) {
@@ -602,6 +616,7 @@ gb_status gb_backend_open(const gb_engine_table *engine, uint32_t abi, gb_backen
   cuda->device = out->index;
   cuda->blocking = is_asked("GIBBOUS_CUDA_BLOCKING");
   cuda->verbose = is_asked("GIBBOUS_CUDA_VERBOSE");
+  cuda->silent = !cuda->verbose && is_set("GIBBOUS_CUDA_VERBOSE");
   const char *piece = getenv("GIBBOUS_CUDA_PIECE");
   cuda->piece = piece ? strtoll(piece, NULL, 10) : 0;
   int count = 0, code = open_device(cuda, &count);

@@ -8,7 +8,6 @@
 #include "cuda/batch_norm.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "cuda/batch_norm_graph.h"
@@ -71,9 +70,10 @@ gb_status gb_batch_norm_has(gb_cuda_call *call, const gb_batch_norm *b, bool *ha
     *has = plan->plan != NULL;
     why = plan->error;
   }
-  if (!*has && call->cuda->verbose)
-    fprintf(stderr, "gibbous: a batch norm of [%" PRId64 ", %" PRId64 ", %" PRId64 "] runs on plain CUDA kernels: %s\n",
-            b->n, b->c, b->inner, why);
+  if (!*has)
+    gb_cuda_slower(call, GB_SLOWER_BATCH_NORM,
+                   "a batch norm of [%" PRId64 ", %" PRId64 ", %" PRId64 "] runs on plain CUDA kernels: %s", b->n, b->c,
+                   b->inner, why);
   return GB_OK;
 }
 

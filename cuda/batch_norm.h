@@ -26,8 +26,8 @@ typedef struct gb_batch_norm {
 extern "C" {
 #endif
 
-/* Can the library run it? If not, *has is false, and the reason is printed if asked for. scale and the fields after it
- * are not read. */
+/* Can the library run it? If not, *has is false, and the reason is told. scale and the fields after it are not
+ * read. */
 gb_status gb_batch_norm_has(gb_cuda_call *call, const gb_batch_norm *b, bool *has);
 /* Launch it; gb_batch_norm_has must have said that it can run. */
 gb_status gb_batch_norm_run(gb_cuda_call *call, const gb_batch_norm *b);

@@ -3,13 +3,12 @@
  *
  * First as they are, channels last. Where 16-bit channels are no multiple of 8 and the library has no engine for that,
  * once more with channels of zeros beside them. What is left is done by the plain kernels of conv_plain.cu, which are
- * slow: with GIBBOUS_CUDA_VERBOSE=1 in the environment they say so. */
+ * slow: the first one says so, with GIBBOUS_CUDA_VERBOSE=1 in the environment each of them. */
 #include "cuda/conv_plain.h"
 #include "cuda/cuda.h"
 #include "ops/conv.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 
 /* One convolution with its tensors: the one at [kind's] place is the result. */
 enum { X, WEIGHT, Y, TENSORS };
@@ -63,10 +62,10 @@ static gb_status try_nan(gb_cuda_call *call, const void *what) {
 }
 
 /* Report which part of a convolution does not go the fast way, how it goes, and why. */
-static void say(gb_cuda_call *call, const gb_conv *conv, const char *what, const char *how, const char *why) {
-  if (!call->cuda->verbose) return;
-  fprintf(stderr, "gibbous: %s of [%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 "] to %" PRId64
-          " channels runs %s: %s\n", what, conv->n, conv->c, conv->in[0], conv->in[1], conv->o, how, why);
+static void say(const gb_cuda_call *call, gb_slower kind, const gb_conv *conv, const char *what, const char *how,
+                const char *why) {
+  gb_cuda_slower(call, kind, "%s of [%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 "] to %" PRId64
+                 " channels runs %s: %s", what, conv->n, conv->c, conv->in[0], conv->in[1], conv->o, how, why);
 }
 
 /* With the library's ReLU, if it may be used and there is an engine for it; else with ours behind it. */
@@ -79,7 +78,7 @@ static gb_status run_relu(gb_cuda_call *call, gb_conv *conv, const gb_cuda_tenso
   conv->relu = false;
   GB_TRY(gb_conv_run(call, conv, served, why, why_size));
   if (!*served) return GB_OK;
-  say(call, conv, "ReLU beside a convolution", "apart, which is slower",
+  say(call, GB_SLOWER_EPILOGUE, conv, "ReLU beside a convolution", "apart, which is slower",
       refusal ? refusal : "cuDNN has no engine for both");
   return gb_relu_in_place(call, y);
 }
@@ -163,7 +162,7 @@ static gb_status convolve(gb_cuda_call *call, const work *w) {
   gb_cuda_scratch_back(call, 0);
   if (!served && odd) GB_TRY(try_widened(call, w, &served, why, sizeof why));
   if (served) return GB_OK;
-  say(call, c, "a convolution", "on plain CUDA kernels, which are slow", why);
+  say(call, GB_SLOWER_CONVOLUTION, c, "a convolution", "on plain CUDA kernels, which are slow", why);
   gb_conv_plain(call, c, &w->t[X], &w->t[WEIGHT], &w->t[Y], w->bias);
   return GB_OK;
 }

@@ -6,6 +6,11 @@
 #include "cuda/relu.h"
 #include "graph/ops.h"
 
+/* What may run slower than it should. Of those before GB_SLOWER_UNASKED the first one is told unasked. */
+typedef enum gb_slower { GB_SLOWER_CONVOLUTION, GB_SLOWER_ATTENTION, GB_SLOWER_ATTENTION_BACKWARD, GB_SLOWER_BATCH_NORM,
+                         GB_SLOWER_POOLING, GB_SLOWER_UNASKED, GB_SLOWER_EPILOGUE = GB_SLOWER_UNASKED,
+                         GB_SLOWER_KINDS } gb_slower;
+
 typedef struct gb_cuda {
   const gb_engine_table *engine;
   gb_context *context;                    /* not counted: the backend goes with it */
@@ -22,8 +27,9 @@ typedef struct gb_cuda {
   struct gb_keeper *keeper;               /* of the capture that runs: the plans that it uses */
   bool blocking;                          /* wait after every op, so that the op at fault reports it:
                                              GIBBOUS_CUDA_BLOCKING */
-  bool verbose;                           /* print to standard error what runs slower than it should:
-                                             GIBBOUS_CUDA_VERBOSE */
+  bool silent, verbose;                   /* gb_cuda_slower prints nothing, or everything: GIBBOUS_CUDA_VERBOSE is 0,
+                                             or else */
+  bool said[GB_SLOWER_KINDS];
   int64_t piece;                          /* elements per piece, for ops that work in pieces; 0: the best number.
                                              GIBBOUS_CUDA_PIECE, for tests */
   size_t memory, shared_most;             /* bytes of the device, and of shared memory that a block may have */
@@ -34,6 +40,10 @@ typedef struct gb_cuda {
   gb_relu_answer conv_relu[GB_DTYPE_COUNT][2][2];    /* [tf32], [bias] */
   const gb_cuda_row *row[GB_OP_COUNT];
 } gb_cuda;
+
+/* Tell standard error, as a line, that something runs slower than it should: the first time of each kind, or each time
+ * where it was asked for. */
+void gb_cuda_slower(const gb_cuda_call *call, gb_slower kind, const char *format, ...) GB_PRINTF(3, 4);
 
 /* optim.c: launch a step of the engine's. `call` has the stream, and gives scratch. */
 typedef gb_status (*gb_cuda_step)(gb_cuda_call *call, const struct gb_step_call *step);

@@ -14,7 +14,6 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 /* sums that exist at once, where they cannot be rounded at once; at least of so many rows */
@@ -160,7 +159,7 @@ static const char *relu_refusal(gb_cuda_call *call, const gb_gemm *g) {
                          g->dtype);
 }
 
-/* Run the product with what the library fuses. False: it cannot or may not, and nothing was done. Printed if asked
+/* Run the product with what the library fuses. False: it cannot or may not, and nothing was done. Told if asked
  * for. */
 static bool run_fused(gb_cuda_call *call, const gb_product *p, gb_gemm *g, gb_status *status) {
   static const char *const names[GB_GEMM_EPILOGUES] = { "the bias", "ReLU", "GELU", "the derivative of GELU",
@@ -173,12 +172,10 @@ static bool run_fused(gb_cuda_call *call, const gb_product *p, gb_gemm *g, gb_st
     why = "cuBLASLt has no algorithm for it";
   }
   *status = GB_OK;
-  if (call->cuda->verbose)
-    fprintf(stderr,
-            "gibbous: %s beside a product of [%" PRId64 ", %" PRId64 "] by [%" PRId64 ", %" PRId64 "] runs apart, "
-                                                                                                   "which is "
-                                                                                                   "slower: %s\n",
-            names[g->epilogue], g->m, g->k, g->k, g->n, why);
+  gb_cuda_slower(call, GB_SLOWER_EPILOGUE,
+                 "%s beside a product of [%" PRId64 ", %" PRId64 "] by [%" PRId64 ", %" PRId64 "] runs apart, which is "
+                 "slower: %s",
+                 names[g->epilogue], g->m, g->k, g->k, g->n, why);
   return false;
 }
 

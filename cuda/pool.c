@@ -5,7 +5,6 @@
 #include "cuda/pool.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "cuda/cuda.h"
@@ -44,12 +43,10 @@ gb_status gb_pool_run(gb_cuda_call *call, const gb_pool *p, bool *served) {
     why = plan->error;
   }
   *served = plan && plan->plan;
-  if (!*served && call->cuda->verbose)
-    fprintf(stderr,
-            "gibbous: a pooling of [%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 "] runs on plain CUDA kernels: "
-                                                                                     "%s\n", p->n, p->c, p->in[0],
-        p->in[1],
-            why);
+  if (!*served)
+    gb_cuda_slower(call, GB_SLOWER_POOLING,
+                   "a pooling of [%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 "] runs on plain CUDA kernels: %s",
+                   p->n, p->c, p->in[0], p->in[1], why);
   if (!*served) return GB_OK;
   gb_dnn_bound bound = { 0 };
   gb_dnn_bind(&bound, FROM, p->from);

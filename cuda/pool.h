@@ -22,8 +22,7 @@ typedef struct gb_pool {
 extern "C" {
 #endif
 
-/* Launch it. If the library has no engine for it, *served is false and nothing was launched; the reason is printed if
- * asked for. */
+/* Launch it. If the library has no engine for it, *served is false and nothing was launched; the reason is told. */
 gb_status gb_pool_run(gb_cuda_call *call, const gb_pool *p, bool *served);
 
 #ifdef __cplusplus

@@ -9,6 +9,7 @@
 #include "cuda/attention_graph.h"
 #include "cuda/batch_norm_graph.h"
 #include "cuda/conv_graph.h"
+#include "cuda/cuda.h"
 #include "cuda/pool_graph.h"
 
 #include <stdarg.h>
@@ -19,6 +20,10 @@
 gb_status gb_cuda_fail(gb_cuda_call *call, gb_status status, const char *format, ...) {
   (void)call, (void)format;
   return status;
+}
+
+void gb_cuda_slower(const gb_cuda_call *call, gb_slower kind, const char *format, ...) {
+  (void)call, (void)kind, (void)format;
 }
 
 void *gb_cuda_scratch(gb_cuda_call *call, size_t bytes) {

@@ -193,6 +193,22 @@ describe("what the library does not take", function()
     expect(single:match(apart) ~= nil):to_be(true)
     expect(single:match("GELU beside a product of %[6, 8%]")):to_be(nil)
   end)
+  it("is told once unasked where it is slow", function()
+    local script = [[
+      local gb = require 'gibbous'
+      for size = 4, 6 do
+        local function randn(...) return gb.randn({ ... }, { device = 'cuda' }) end
+        gb.nn.functional.conv2d(randn(1, 2, size, size), randn(3, 2, 3, 3))
+      end ]]
+    local function said(environment)
+      local pipe <close> = io.popen(('env -u GIBBOUS_CUDNN_ON_CPU %s "%s" -e "%s" 2>&1'):format(environment,
+        gb.test.program(), script))
+      return select(2, pipe:read("a"):gsub("gibbous: a convolution of [^\n]* runs on plain CUDA kernels", ""))
+    end
+    expect(said("-u GIBBOUS_CUDA_VERBOSE")):to_be(1)
+    expect(said("GIBBOUS_CUDA_VERBOSE=0")):to_be(0)
+    expect(said("GIBBOUS_CUDA_VERBOSE=1")):to_be(3)
+  end)
 end)
 
 -- A library may make 0 of NaN where it fuses ReLU, so it is asked before its first use of each kind: NaN that was
