@@ -29,10 +29,18 @@ template <class P, int D> struct shape {
     STRIDE = D + P::STRIDE_PAD, ROOM = P::IS_SHORT ? 0 : 16 * (OTHER + 4),
     PAIR = 2 * OTHER * STRIDE, /* a tile of other rows: what scores are products of, then what the gradients of shares
                                   are */
-    BYTES = (2 * OWN * STRIDE + 2 * PAIR + WARPS * ROOM) * (int)sizeof(typename P::element)
+    ELEMENTS = 2 * OWN * STRIDE + 2 * PAIR + WARPS * ROOM,
+    HAS_PLAIN = P::IS_SHORT && D <= 128, /* is there a form for heads without mask, dropout and window? */
+    LINES = HAS_PLAIN ? 2 * OTHER : 0,   /* of a tile's queries, in that form: the log of the sum, then the shift */
+    BYTES = ELEMENTS * (int)sizeof(typename P::element) + 2 * LINES * 4
   };
   static_assert(BYTES <= (int)GB_LARGE_SHARED, "a block has more shared memory than every device gives");
 };
+
+/* Blocks that a multiprocessor is to hold at once: with 3 a thread has 168 registers, with 4 it has 128. */
+template <class P, int D, int WHAT> static constexpr int blocks_of(void) {
+  return P::IS_SHORT && D <= 64 ? (WHAT == OF_QUERY ? 4 : 3) : 1;
+}
 
 /* {==== tiles ==== */
 
@@ -153,12 +161,69 @@ static __device__ __forceinline__ void soften(const gb_attend_tiles &a, gb_tile 
     }
 }
 
+/* {---- without mask, dropout and window ---- */
+
+#define LOG2E 1.4426950408889634f
+
+/* Most heads have none of these. Then a share takes one multiply-add, one power of 2 and the two numbers of its query,
+ * which lie in registers or in shared memory; elements are looked at one by one only where a tile is cut by the causal
+ * mask or by the last key. */
+
+/* What a thread knows of the queries of a tile: in the first pass of those across, which lie in shared memory, in the
+ * second of its own two rows. The log of the sum is that to base 2. */
+template <bool KEYS, int OTHER> struct lines {
+  const float *across;
+  float log_sum[2], shift[2];
+};
+
+/* soften for plain heads. CHECKED: some elements are beyond the last key, or hidden by the causal mask. Queries beyond
+ * the last one have an infinite sum, so their shares are 0; keys beyond it are rows of the first pass that are thrown
+ * away. */
+template <bool KEYS, bool CHECKED, int OTHER, int N>
+static __device__ __forceinline__ void soften_plain(const gb_attend_tiles &a, gb_tile (&shares)[N],
+                                                    gb_tile (&gradients)[N], const lines<KEYS, OTHER> &line, int own,
+                                                    int other) {
+  const int g = gb_lane() / 4, t = gb_lane() % 4;
+  const float scale = a.scale * LOG2E;
+  GB_UNROLL for (int n = 0; n < N; n++)
+    GB_UNROLL for (int i = 0; i < 4; i++) {
+      const int at = 8 * n + 2 * t + i % 2;
+      float log_sum = KEYS ? line.across[at] : line.log_sum[i / 2],
+            shift = KEYS ? line.across[OTHER + at] : line.shift[i / 2];
+      float share = gb_exp2_near(shares[n].at[i] * scale - log_sum);
+      if (CHECKED) {
+        const int down = own + g + i / 2 * 8, query = KEYS ? other + at : down, key = KEYS ? down : other + at;
+        if ((!KEYS && key >= (int)a.tk) || (a.causal && key > query)) share = 0;
+      }
+      shares[n].at[i] = share;
+      gradients[n].at[i] = share != 0 ? share * (gradients[n].at[i] - shift) : 0;
+    }
+}
+
+/* Does a tile, of a warp's 16 rows and OTHER others, have elements to look at one by one? */
+template <bool KEYS, int OTHER> static __device__ __forceinline__ bool is_checked(const gb_attend_tiles &a, int own,
+                                                                                  int other) {
+  if (KEYS) return a.causal && own + 15 > other;
+  return other + OTHER > (int)a.tk || (a.causal && other + OTHER - 1 > own);
+}
+
+/* What there is to know of a query of a line of them: number i of two times OTHER. */
+template <int OTHER> static __device__ __forceinline__ float line_of(const gb_attend_tiles &a, int64_t line, int first,
+                                                                     int i) {
+  const bool sums = i < OTHER;
+  const int query = first + (sums ? i : i - OTHER);
+  if (query >= (int)a.tq) return sums ? INFINITY : 0;
+  return sums ? a.lse[line * a.tq + query] * LOG2E : a.shift[line * a.tq + query];
+}
+
+/* ----} */
+
 /* ====} */
 
 /* {==== passes ==== */
 
 /* The rows that a block owns: keys of a key head, or queries of a head. */
-template <class P, int D, int WHAT> static __device__ void run_job(const gb_attend_tiles &a,
+template <class P, int D, int WHAT, bool PLAIN> static __device__ void run_job(const gb_attend_tiles &a,
                                                                    typename P::element *memory, int64_t b,
     int64_t own_head, int first) {
   typedef shape<P, D> S;
@@ -169,6 +234,8 @@ template <class P, int D, int WHAT> static __device__ void run_job(const gb_atte
   const int warp = (int)threadIdx.x / GB_WARP, wide = (a.e + 15) / 16 * 16, wide_value = (a.ev + 15) / 16 * 16;
   element *own = memory, *own_value = own + S::OWN * S::STRIDE, *others = own_value + S::OWN * S::STRIDE,
       *room = others + 2 * S::PAIR + warp * S::ROOM;
+  float *const across = (float *)(void *)(memory + S::ELEMENTS);
+  lines<keys, S::OTHER> line = {};
   /* what a causal mask leaves */
   const int from = keys && a.causal ? first : 0, seen = first + S::OWN, to = !keys && a.causal &&
       seen < other_rows ? seen : other_rows;
@@ -183,12 +250,20 @@ template <class P, int D, int WHAT> static __device__ void run_job(const gb_atte
   fill<P>(&copies, own, S::STRIDE, S::OWN, keys ? a.key : a.query, b, own_head, first, own_rows, a.e);
   if (WHAT != OF_VALUE)
     fill<P>(&copies, own_value, S::STRIDE, S::OWN, keys ? a.value : a.grad, b, own_head, first, own_rows, a.ev);
+  if (PLAIN && !keys)
+    GB_UNROLL for (int i = 0; i < 2; i++) {
+      const int64_t own_line = b * a.heads + own_head;
+      const int row = first + warp * 16 + gb_lane() / 4 + 8 * i;
+      line.log_sum[i] = row < own_rows ? a.lse[own_line * a.tq + row] * LOG2E : INFINITY;
+      line.shift[i] = row < own_rows ? a.shift[own_line * a.tq + row] : 0;
+    }
   int64_t head = first_head, head_before = first_head; /* of the tile that is fetched, and of the one before it, which
                                                           is computed with */
   int at = from, at_before = from;
   for (int64_t step = 0; step <= all_steps; step++) {
     element *next = others + step % 2 * S::PAIR, *other = others + (step + 1) % 2 * S::PAIR,
         *other_value = other + S::OTHER * S::STRIDE;
+    float coming = 0; /* a number of the next tile's queries, on its way while this one is computed with */
     if (step > 0) {
       copies.wait();
       __syncthreads(); /* the tile is here, and the one before it has been read */
@@ -198,6 +273,8 @@ template <class P, int D, int WHAT> static __device__ void run_job(const gb_atte
       fill<P>(&copies, next, S::STRIDE, S::OTHER, keys ? a.query : a.key, b, other_head, at, other_rows, a.e);
       fill<P>(&copies, next + S::OTHER * S::STRIDE, S::STRIDE, S::OTHER, keys ? a.grad : a.value, b, other_head, at,
               other_rows, a.ev);
+      if (PLAIN && keys && threadIdx.x < S::LINES)
+        coming = line_of<S::OTHER>(a, b * a.heads + head, at, (int)threadIdx.x);
     }
     if (step > 0) {
       gb_tile shares[S::OTHER / 8], gradients[S::OTHER / 8];
@@ -206,10 +283,15 @@ template <class P, int D, int WHAT> static __device__ void run_job(const gb_atte
       P::add_rows(shares, own + warp * 16 * S::STRIDE, other, S::STRIDE, wide);
       if (WHAT != OF_VALUE)
         P::add_rows(gradients, own_value + warp * 16 * S::STRIDE, other_value, S::STRIDE, wide_value);
-      soften<P, keys>(a, shares, gradients, b, head_before, first + warp * 16, at_before);
+      line.across = across + (step + 1) % 2 * S::LINES;
+      if constexpr (!PLAIN) soften<P, keys>(a, shares, gradients, b, head_before, first + warp * 16, at_before);
+      else if (is_checked<keys, S::OTHER>(a, first + warp * 16, at_before))
+        soften_plain<keys, true>(a, shares, gradients, line, first + warp * 16, at_before);
+      else soften_plain<keys, false>(a, shares, gradients, line, first + warp * 16, at_before);
       if (WHAT & OF_VALUE) P::add_columns(value_sums, shares, other_value, S::STRIDE, wide_value, room);
       if (WHAT != OF_VALUE) P::add_columns(sums, gradients, other, S::STRIDE, wide, room);
     }
+    if (PLAIN && keys && step < all_steps && threadIdx.x < S::LINES) across[step % 2 * S::LINES + threadIdx.x] = coming;
     head_before = head;
     at_before = at;
     at += S::OTHER;
@@ -221,24 +303,32 @@ template <class P, int D, int WHAT> static __device__ void run_job(const gb_atte
 }
 
 /* Tiles of own rows are counted head by head; those that see most when causal come first. */
-template <class P, int D, int WHAT> static __global__ void __launch_bounds__(shape<P,
-    D>::THREADS) pass_kernel(gb_attend_tiles a, int64_t tiles, int64_t jobs) {
+template <class P, int D, int WHAT, bool PLAIN>
+static __global__ void __launch_bounds__(shape<P, D>::THREADS, blocks_of<P, D, WHAT>()) pass_kernel(gb_attend_tiles a,
+    int64_t tiles, int64_t jobs) {
   GB_SHARED_BYTES(memory);
   const int64_t heads = WHAT == OF_QUERY ? a.heads : a.key_heads;
   for (int64_t job = blockIdx.x; job < jobs; job += gridDim.x) {
     int64_t tile = job % tiles, head = job / tiles % heads, b = job / tiles / heads;
     if (WHAT == OF_QUERY) tile = tiles - 1 - tile;
-    run_job<P, D, WHAT>(a, (typename P::element *)(void *)memory, b, head, (int)tile * shape<P, D>::OWN);
+    run_job<P, D, WHAT, PLAIN>(a, (typename P::element *)(void *)memory, b, head, (int)tile * shape<P, D>::OWN);
   }
 }
 
 template <class P, int D, int WHAT> static void launch_pass(gb_cuda_call *call, const gb_attend_tiles *a) {
+  const bool plain = !a->mask.data && a->drop_bound == 0 && a->window == 0 && a->scale != 0;
   typedef shape<P, D> S;
   int64_t rows = WHAT == OF_QUERY ? a->tq : a->tk, heads = WHAT == OF_QUERY ? a->heads : a->key_heads,
       tiles = (rows + S::OWN - 1) / S::OWN;
   int64_t jobs = tiles * heads * a->batch;
-  GB_LAUNCH_LARGE(call->stream, GB_KERNEL(pass_kernel<P, D, WHAT>), gb_blocks(jobs, 1), S::THREADS, S::BYTES, *a, tiles,
-                  jobs);
+  if constexpr (S::HAS_PLAIN)
+    if (plain) {
+      GB_LAUNCH_LARGE(call->stream, GB_KERNEL(pass_kernel<P, D, WHAT, true>), gb_blocks(jobs, 1), S::THREADS, S::BYTES,
+                      *a, tiles, jobs);
+      return;
+    }
+  GB_LAUNCH_LARGE(call->stream, GB_KERNEL(pass_kernel<P, D, WHAT, false>), gb_blocks(jobs, 1), S::THREADS, S::BYTES, *a,
+                  tiles, jobs);
 }
 
 template <class P> static void launch_passes(gb_cuda_call *call, const gb_attend_tiles *a) {

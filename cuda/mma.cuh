@@ -21,6 +21,17 @@ static __device__ __forceinline__ int gb_lane(void) { return (int)(threadIdx.x %
 /* 16 bytes that move as one. */
 template <typename S> struct alignas(16) gb_vector { S lane[16 / sizeof(S)]; };
 
+/* 2^x by the device's own instruction: 2 ulp, and 0 for what would be denormal. */
+static GB_DEVICE float gb_exp2_near(float x) {
+#if defined(__CUDA_ARCH__)
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return exp2f(x);
+#endif
+}
+
 /* {==== copies that go on while the warp computes ==== */
 
 /* A thread's copies from global into shared memory that are on their way. On the emulated device none arrives before it
