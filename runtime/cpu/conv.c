@@ -333,8 +333,10 @@ static gb_status backward_weight_plain(conv *v) {
 
 /* Elements of columns that are made at once, or as many as the weight has, which is read for each such part; and rows
  * up to which a product is quicker than oneDNN's slices: each of those reads the whole weight, or has a gradient of its
- * own. */
-enum { PART_ELEMENTS = 1 << 18, FEW_ROWS = 1024 };
+ * own. With more rows, how often a column has to be used, and how long its runs have to be, for columns to pay; and the most
+ * elements that those of an image may have. */
+enum { PART_ELEMENTS = 1 << 18, FEW_ROWS = 1024, LEAST_USES = 64, LEAST_UNIT_USES = 32, LEAST_RUN = 32,
+       MOST_OF_IMAGE = 1 << 22 };
 
 /* Leave out taps that meet nothing but padding wherever the kernel lies, as most do over a map of one pixel: whole rows
  * of taps, and within a single row those at its ends. */
@@ -363,13 +365,26 @@ static bool is_pointwise(const conv *v) {
   return true;
 }
 
+/* Is a product quicker than oneDNN over maps of any size? It is by AVX512_BF16, for which oneDNN's slices are widened,
+ * and where oneDNN (2.6, AVX2) runs at half its speed: with strides and along one dimension. Its tiles of AMX are
+ * quicker. */
+static bool pays_as_product(const conv *v) {
+  const gb_conv_sizes *s = &v->s;
+  const gb_unit unit = v->operand == GB_BFLOAT16 ? gb_cpu(v->call->context)->unit : GB_UNIT_NONE;
+  const int64_t run = s->dilation[1] == 1 ? s->kernel[1] * v->cg : v->cg;
+  if (unit == GB_UNIT_TILES || run < LEAST_RUN || v->pixels > MOST_OF_IMAGE / v->depth) return false;
+  if (unit == GB_UNIT_DOTS) return s->o >= LEAST_UNIT_USES;
+  return s->o >= LEAST_USES && (s->stride[0] > 1 || s->stride[1] > 1 || s->in[0] == 1 || s->in[1] == 1);
+}
+
 /* Is the convolution to be one product, of columns by the weight? */
 static bool takes_product(conv *v) {
   if (v->s.groups != 1 || v->s.n == 0 || gb_cpu(v->call->context)->plain_convolution) return false;
   conv cropped = *v;
   cropped.operand = (gb_dtype)operands(v->call)->x->dtype;
   crop_taps(&cropped);
-  if (!is_pointwise(&cropped) && cropped.s.n * cropped.pixels > FEW_ROWS) return false;
+  bool few = cropped.s.n <= FEW_ROWS / cropped.pixels;
+  if (!few && !is_pointwise(&cropped) && !pays_as_product(&cropped)) return false;
   *v = cropped;
   return true;
 }
