@@ -81,7 +81,7 @@ static void sum_rows(const job *j, int64_t row) {
   char *to = gb_data(j->y) + row * j->inner * (int64_t)gb_dtype_bytes((gb_dtype)j->y->dtype);
   for (int64_t at = 0; at < j->inner; at += GB_TILE) {
     int64_t n = j->inner - at < GB_TILE ? j->inner - at : GB_TILE;
-    memset(sum, 0, sizeof sum);
+    memset(sum, 0, (size_t)n * gb_lane_bytes(j->lane));
     for (int64_t k = 0; k < count && !gb_work(n); k++) {
       const char *from = gb_data(j->x) + ((outer * j->n + j->t.first[o] + k) * j->inner + at) * xb;
       const void *x = from;
@@ -93,33 +93,42 @@ static void sum_rows(const job *j, int64_t row) {
   }
 }
 
-/* Row `row` of m elements, each a few side by side: brought into lanes as a whole. */
-static void gather_row(const job *j, int64_t row) {
-  int64_t from_count = j->n * j->inner, to_count = j->m * j->inner;
-  char *x = gb_scratch_room(&j->scratch), *y = x + (size_t)from_count * gb_lane_bytes(j->lane);
-  gb_lane_load(j->lane, x, gb_data(j->x) + row * from_count * (int64_t)gb_dtype_bytes((gb_dtype)j->x->dtype),
-               (gb_dtype)j->x->dtype, 1, from_count);
-  const float *f = (const float *)(const void *)x;
-  const double *d = (const double *)(const void *)x;
-  float *g = (float *)(void *)y;
-  double *e = (double *)(void *)y;
-  for (int64_t o = 0; o < j->m && !gb_work(j->t.begin[o + 1] - j->t.begin[o]); o++) {
-    int64_t begin = j->t.begin[o], count = j->t.begin[o + 1] - begin;
-    for (int64_t i = 0; i < j->inner; i++) {
-      int64_t from = j->t.first[o] * j->inner + i, to = o * j->inner + i;
-      if (j->lane == GB_LANE_F32) {
-        float sum = 0;
-        for (int64_t k = 0; k < count; k++) sum += f[from + k * j->inner] * j->t.weight32[begin + k];
-        g[to] = sum;
-      } else {
-        double sum = 0;
-        for (int64_t k = 0; k < count; k++) sum += d[from + k * j->inner] * j->t.weight[begin + k];
-        e[to] = sum;
-      }
-    }
+/* Elements o .. end - 1 of a row y, each so many numbers beside each other, from a row x. Windows of one and two
+ * elements, nearly all there are, have a branch of their own. */
+#define GATHER(name, real, weights)                                                                                    \
+  static void name(const table *t, real *y, const real *x, int64_t o, int64_t end, int64_t inner) {                    \
+    for (; o < end; o++) {                                                                                             \
+      const real *from = x + t->first[o] * inner, *weight = t->weights + t->begin[o];                                  \
+      int64_t count = t->begin[o + 1] - t->begin[o];                                                                   \
+      for (int64_t i = 0; i < inner; i++, from++) {                                                                    \
+        real sum = 0;                                                                                                  \
+        if (count == 1) sum += from[0] * weight[0];                                                                    \
+        else if (count == 2) sum += from[0] * weight[0], sum += from[inner] * weight[1];                               \
+        else for (int64_t k = 0; k < count; k++) sum += from[k * inner] * weight[k];                                   \
+        y[o * inner + i] = sum;                                                                                        \
+      }                                                                                                                \
+    }                                                                                                                  \
   }
-  gb_lane_store(j->lane, gb_data(j->y) + row * to_count * (int64_t)gb_dtype_bytes((gb_dtype)j->y->dtype),
-                (gb_dtype)j->y->dtype, 1, y, to_count);
+GATHER(gather_f32, float, weight32)
+GATHER(gather_f64, double, weight)
+#undef GATHER
+
+/* Row `row` of m elements, each a few side by side: where it lies, or brought into lanes as a whole. */
+static void gather_row(const job *j, int64_t row) {
+  const gb_dtype lane = gb_lane_dtype(j->lane), from = (gb_dtype)j->x->dtype, to = (gb_dtype)j->y->dtype;
+  const int64_t from_count = j->n * j->inner, to_count = j->m * j->inner, bytes = (int64_t)gb_lane_bytes(j->lane);
+  char *room = gb_scratch_room(&j->scratch), *x = gb_data(j->x) + row * from_count * (int64_t)gb_dtype_bytes(from);
+  char *y = gb_data(j->y) + row * to_count * (int64_t)gb_dtype_bytes(to), *sums = to == lane ? y
+      : room + from_count * bytes;
+  if (from != lane) gb_lane_load(j->lane, room, x, from, 1, from_count), x = room;
+  for (int64_t o = 0, end; o < j->m; o = end) {
+    end = j->m - o < GB_TILE ? j->m : o + GB_TILE;
+    if (gb_work((j->t.begin[end] - j->t.begin[o]) * j->inner)) return;
+    if (j->lane == GB_LANE_F32)
+      gather_f32(&j->t, (float *)(void *)sums, (const float *)(const void *)x, o, end, j->inner);
+    else gather_f64(&j->t, (double *)(void *)sums, (const double *)(const void *)x, o, end, j->inner);
+  }
+  if (to != lane) gb_lane_store(j->lane, y, to, 1, sums, to_count);
 }
 
 static void run_chunk(void *arg, int64_t chunk) {
