@@ -333,8 +333,8 @@ static gb_status backward_weight_plain(conv *v) {
 
 /* Elements of columns that are made at once, or as many as the weight has, which is read for each such part; and rows
  * up to which a product is quicker than oneDNN's slices: each of those reads the whole weight, or has a gradient of its
- * own. With more rows, how often a column has to be used, and how long its runs have to be, for columns to pay; and the most
- * elements that those of an image may have. */
+ * own. With more rows, how often a column has to be used, and how long its runs have to be, for columns to pay; and
+ * the most elements that those of an image may have. */
 enum { PART_ELEMENTS = 1 << 18, FEW_ROWS = 1024, LEAST_USES = 64, LEAST_UNIT_USES = 32, LEAST_RUN = 32,
        MOST_OF_IMAGE = 1 << 22 };
 

@@ -14,8 +14,8 @@
 enum { LEAST_INNER = 16 };
 
 /* What element o of the result reads: elements first[o] .. of the row, their weights from weight[begin[o]] to
- * weight[begin[o + 1]]. */
-typedef struct table { int64_t *first, *begin; double *weight; float *weight32; } table;
+ * weight[begin[o + 1]]. Windows from o to same[o] - 1 have as many elements. */
+typedef struct table { int64_t *first, *begin, *same; double *weight; float *weight32; } table;
 
 /* One resampling as all its chunks see it: x [outer, n, inner] -> y [outer, m, inner]. */
 typedef struct job {
@@ -94,19 +94,24 @@ static void sum_rows(const job *j, int64_t row) {
 }
 
 /* Elements o .. end - 1 of a row y, each so many numbers beside each other, from a row x. Windows of one and two
- * elements, nearly all there are, have a branch of their own. */
+ * elements, nearly all there are, have loops of their own. */
 #define GATHER(name, real, weights)                                                                                    \
-  static void name(const table *t, real *y, const real *x, int64_t o, int64_t end, int64_t inner) {                    \
-    for (; o < end; o++) {                                                                                             \
-      const real *from = x + t->first[o] * inner, *weight = t->weights + t->begin[o];                                  \
-      int64_t count = t->begin[o + 1] - t->begin[o];                                                                   \
-      for (int64_t i = 0; i < inner; i++, from++) {                                                                    \
-        real sum = 0;                                                                                                  \
-        if (count == 1) sum += from[0] * weight[0];                                                                    \
-        else if (count == 2) sum += from[0] * weight[0], sum += from[inner] * weight[1];                               \
-        else for (int64_t k = 0; k < count; k++) sum += from[k * inner] * weight[k];                                   \
-        y[o * inner + i] = sum;                                                                                        \
-      }                                                                                                                \
+  static void name(const table *t, real *restrict y, const real *restrict x, int64_t o, int64_t end, int64_t inner) {  \
+    for (int64_t stop; o < end; o = stop) {                                                                            \
+      const int64_t *first = t->first, count = t->begin[o + 1] - t->begin[o];                                          \
+      const real *restrict w = t->weights + t->begin[o] - o * count;                                                   \
+      stop = t->same[o] < end ? t->same[o] : end;                                                                      \
+      if (inner == 1 && count == 1)                                                                                    \
+        for (int64_t i = o; i < stop; i++) y[i] = 0 + x[first[i]] * w[i];                                              \
+      else if (inner == 1 && count == 2)                                                                               \
+        for (int64_t i = o; i < stop; i++) y[i] = 0 + x[first[i]] * w[2 * i] + x[first[i] + 1] * w[2 * i + 1];         \
+      else                                                                                                             \
+        for (int64_t i = o * inner; i < stop * inner; i++) {                                                           \
+          const real *from = x + first[i / inner] * inner + i % inner, *weight = w + i / inner * count;                \
+          real sum = 0;                                                                                                \
+          for (int64_t k = 0; k < count; k++) sum += from[k * inner] * weight[k];                                      \
+          y[i] = sum;                                                                                                  \
+        }                                                                                                              \
     }                                                                                                                  \
   }
 GATHER(gather_f32, float, weight32)
@@ -148,12 +153,13 @@ static gb_status open_job(job *j, const gb_resampling *r) {
   int64_t weights = count_weights(r);
   size_t shared = 0, room = 0;
   size_t first = gb_scratch_take(&shared, j->m * 8), begin = gb_scratch_take(&shared, (j->m + 1) * 8);
+  size_t same = gb_scratch_take(&shared, j->m * 8);
   size_t weight = gb_scratch_take(&shared, weights * 8), weight32 = gb_scratch_take(&shared, weights * 4);
   if (j->inner < LEAST_INNER) gb_scratch_take(&room, (j->n + j->m) * j->inner * (int64_t)gb_lane_bytes(j->lane));
   GB_TRY(gb_scratch_open(j->call, shared, room, &j->scratch));
   char *base = j->scratch.shared;
   j->t = (table){ (int64_t *)(void *)(base + first), (int64_t *)(void *)(base + begin),
-                  (double *)(void *)(base + weight),
+                  (int64_t *)(void *)(base + same), (double *)(void *)(base + weight),
                   (float *)(void *)(base + weight32) };
   return GB_OK;
 }
@@ -171,6 +177,11 @@ static gb_status run(gb_op_call *call, const gb_tensor *x, const gb_tensor *y, i
   if (backward) fill_backward(r, &j.t);
   else fill_forward(r, &j.t);
   for (int64_t i = 0; i < j.t.begin[j.m]; i++) j.t.weight32[i] = (float)j.t.weight[i];
+  const int64_t *begin = j.t.begin;
+  for (int64_t o = j.m - 1; o >= 0; o--) {
+    bool alike = o + 1 < j.m && begin[o + 2] - begin[o + 1] == begin[o + 1] - begin[o];
+    j.t.same[o] = alike ? j.t.same[o + 1] : o + 1;
+  }
   bool along = j.inner >= LEAST_INNER;
   int64_t cost = along ? j.inner : (j.n + j.m) * j.inner;
   j.count = along ? j.outer * j.m : j.outer;
