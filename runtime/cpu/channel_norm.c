@@ -51,7 +51,7 @@ static gb_status open_batch(batch *b, gb_op_call *call, const gb_tensor *x, cons
   b->y = gb_rows_of(y, 1);
   b->bytes = (int64_t)gb_lane_bytes(b->lane);
   b->count = b->x.count / images;
-  b->batch = least(gb_norm_batch(b->c), MOST_BATCH_ROWS);
+  b->batch = least(most(gb_norm_batch(b->c), gb_row_plan_for(&b->x).batch), MOST_BATCH_ROWS);
   b->chunk = most(16, BATCH_CHUNK_ELEMENTS / most(b->c, 1));
   b->chunks = (b->count + b->chunk - 1) / b->chunk;
   size_t shared = 0, at[7], parts = gb_scratch_take(&shared, most(b->chunks, 1) * 2 * b->cells * 8), room = 0;

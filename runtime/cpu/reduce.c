@@ -641,34 +641,87 @@ static gb_status argmin(gb_op_call *call) { return index_of_best(call, &GB_ATTRS
 
 /* {==== running sums ==== */
 
-/* Rows of x to rows of running sums, which are kept in float64 (or int64): they are one long chain of additions. */
+/* Rows of x to rows of running sums, which are kept in float64 (or int64): they are one long chain of additions. Rows
+ * that lie side by side go on together, place by place, without being brought into rows. */
 typedef struct scan {
   gb_lane lane;
   gb_rows x, out;
   gb_row_plan plan;
+  bool together;
   gb_threads *threads;
   char *buffers;
   size_t buffer_bytes;
 } scan;
 
-static void scan_row(gb_lane lane, void *x, int64_t n) {
-  double *real = x;
-  uint64_t *whole = x;
-  if (lane == GB_LANE_I64)
-    for (int64_t i = 1; i < n && !gb_long_loop(i); i++) whole[i] += whole[i - 1];
-  else
-    for (int64_t i = 1; i < n && !gb_long_loop(i); i++) real[i] += real[i - 1];
+/* Rows side by side that go on together, at least and at most: a page of float32. And rows in lanes whose chains go on
+ * beside one another. */
+enum { LEAST_TOGETHER = 16, SCANNED_TOGETHER = 1024, CHAINS = 4 };
+
+/* Running sums of rows of n lanes, from what changes no element, not even -0. */
+#define SCAN_ROWS(name, type, none)                                                                                    \
+  static void name(type *rows, int64_t count, int64_t n) {                                                             \
+    int64_t r = 0;                                                                                                     \
+    for (; r + CHAINS <= count; r += CHAINS, rows += CHAINS * n) {                                                     \
+      type sums[CHAINS] = { none, none, none, none };                                                                  \
+      for GB_PIECES(at, m, n)                                                                                          \
+        for (int64_t i = at; i < at + m; i++)                                                                          \
+          for (int k = 0; k < CHAINS; k++) rows[k * n + i] = sums[k] += rows[k * n + i];                               \
+    }                                                                                                                  \
+    for (; r < count; r++, rows += n) {                                                                                \
+      type sum = none;                                                                                                 \
+      for GB_PIECES(at, m, n) for (int64_t i = at; i < at + m; i++) rows[i] = sum += rows[i];                          \
+    }                                                                                                                  \
+  }
+SCAN_ROWS(scan_f64, double, -0.0)
+SCAN_ROWS(scan_i64, uint64_t, 0)
+#undef SCAN_ROWS
+
+/* sums += x; x stands for n lanes. */
+static void add_lanes(gb_lane lane, void *sums, const void *x, int64_t n) {
+  if (lane == GB_LANE_F64) {
+    gb_row_add(lane, sums, x, n, 1);
+    return;
+  }
+  uint64_t *s = sums;
+  const uint64_t *w = x;
+  for (int64_t i = 0; i < n; i++) s[i] += w[i];
+}
+
+/* `count` rows side by side, from row `first` on, in a room for twice as many lanes. */
+static void scan_side_by_side(const scan *s, int64_t first, int64_t count, char *room) {
+  const char *from = gb_rows_at(&s->x, first);
+  char *to = gb_rows_at(&s->out, first), *sums = room + count * 8;
+  const int64_t step = s->x.stride * (int64_t)s->x.bytes, out_step = s->out.stride * (int64_t)s->out.bytes;
+  for (int64_t i = 0; i < s->x.length && !gb_work(count); i++, from += step, to += out_step) {
+    gb_lane_load(s->lane, i == 0 ? sums : room, from, s->x.dtype, 1, count);
+    if (i > 0) add_lanes(s->lane, sums, room, count);
+    gb_lane_store(s->lane, to, s->out.dtype, 1, sums, count);
+  }
+}
+
+/* The innermost of the other dims of rows that lie side by side, of x and of the result; 0: they do not. */
+static int64_t side_by_side(const gb_rows *x, const gb_rows *out) {
+  const int last = x->n - 1, other = out->n - 1;
+  if (x->stride == 1 || x->step[last] != 1 || out->step[other] != 1) return 0;
+  return x->size[last] == out->size[other] ? x->size[last] : 0;
 }
 
 static void scan_rows(void *arg, int64_t chunk) {
   const scan *s = arg;
   char *x = s->buffers + s->buffer_bytes * (size_t)gb_threads_current(s->threads);
+  if (s->together) {
+    const int64_t wide = s->x.size[s->x.n - 1], parts = (wide + SCANNED_TOGETHER - 1) / SCANNED_TOGETHER,
+        at = chunk % parts * SCANNED_TOGETHER;
+    scan_side_by_side(s, chunk / parts * wide + at, wide - at < SCANNED_TOGETHER ? wide - at : SCANNED_TOGETHER, x);
+    return;
+  }
   int64_t n = s->x.length, first = chunk * s->plan.chunk, end = first + s->plan.chunk;
   if (end > s->x.count) end = s->x.count;
   for (int64_t count; first < end; first += count) {
     count = end - first < s->plan.batch ? end - first : s->plan.batch;
     gb_rows_load(&s->x, s->lane, first, count, x);
-    for (int64_t i = 0; i < count; i++) scan_row(s->lane, x + (size_t)(i * n) * 8, n);
+    if (s->lane == GB_LANE_F64) scan_f64((double *)(void *)x, count, n);
+    else scan_i64((uint64_t *)(void *)x, count, n);
     gb_rows_store(&s->out, s->lane, first, count, x);
   }
 }
@@ -679,13 +732,17 @@ static gb_status cumsum(gb_op_call *call) {
   if (out->numel == 0) return GB_OK;
   scan s = { .lane = gb_dtype_is_float((gb_dtype)out->dtype) ? GB_LANE_F64 : GB_LANE_I64, .x = gb_rows_of(x, dim),
              .out = gb_rows_of(out, dim) };
+  const int64_t beside = side_by_side(&s.x, &s.out);
+  s.together = beside >= LEAST_TOGETHER;
   s.plan = gb_row_plan_for(&s.x);
+  if (!s.together && s.plan.batch < CHAINS && s.x.length <= GB_SHORT_ROW) s.plan.batch = CHAINS;
   s.threads = call->context->threads;
-  s.buffer_bytes = 8 * (size_t)(s.plan.batch * s.x.length);
+  s.buffer_bytes = 8 * (size_t)(s.together ? 2 * SCANNED_TOGETHER : s.plan.batch * s.x.length);
   gb_block *scratch = gb_cpu_scratch(call, s.buffer_bytes * (size_t)gb_threads_count(s.threads));
   if (!scratch) return GB_EMEMORY;
   s.buffers = gb_block_data(scratch);
-  gb_parallel(call, s.plan.chunks, scan_rows, &s);
+  int64_t parts = (beside + SCANNED_TOGETHER - 1) / SCANNED_TOGETHER;
+  gb_parallel(call, s.together ? s.x.count / beside * parts : s.plan.chunks, scan_rows, &s);
   gb_cpu_scratch_free(call, scratch);
   return GB_OK;
 }

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cpu/transpose.h"
 #include "cpu/wide.h"
 
 /* {==== lanes ==== */
@@ -108,25 +109,14 @@ static bool is_stopped_before(const gb_rows *r, int64_t run, int64_t count) {
   return gb_work(run * r->length);
 }
 
-/* rows[i][0 .. n-1] = block[0 .. n-1][i] for `run` rows that lie `length` lanes apart. */
-static void block_to_rows(char *rows, const char *block, int64_t length, int64_t run, int64_t n, size_t bytes) {
-  for (int64_t i = 0; i < run; i++)
-    for (int64_t k = 0; k < n; k++) {
-      if (bytes == 4) memcpy(rows + (i * length + k) * 4, block + (k * run + i) * 4, 4);
-      else memcpy(rows + (i * length + k) * 8, block + (k * run + i) * 8, 8);
-    }
-}
-
-static void rows_to_block(char *block, const char *rows, int64_t length, int64_t run, int64_t n, size_t bytes) {
-  for (int64_t i = 0; i < run; i++)
-    for (int64_t k = 0; k < n; k++) {
-      if (bytes == 4) memcpy(block + (k * run + i) * 4, rows + (i * length + k) * 4, 4);
-      else memcpy(block + (k * run + i) * 8, rows + (i * length + k) * 8, 8);
-    }
+/* Do strips lie as lanes do, so that they are turned without a block in between? */
+static bool is_plain(const gb_rows *r, gb_lane lane) {
+  return r->dtype == gb_lane_dtype(lane) && r->step[r->n - 1] == 1;
 }
 
 void gb_rows_load(const gb_rows *r, gb_lane lane, int64_t first, int64_t count, void *to) {
   size_t bytes = gb_lane_bytes(lane);
+  const bool plain = is_plain(r, lane);
   double block[BLOCK * BLOCK_ROWS];
   char *at = to;
   for (int64_t run; count > 0; count -= run, first += run, at += run * r->length * (int64_t)bytes) {
@@ -139,11 +129,15 @@ void gb_rows_load(const gb_rows *r, gb_lane lane, int64_t first, int64_t count, 
       for (int64_t j = 0; j < r->length; j += BLOCK) {
         int64_t n = r->length - j < BLOCK ? r->length - j : BLOCK;
         if (r->length > GB_SHORT_ROW && gb_work(n * run)) return;
-        for (int64_t k = 0; k < n; k++)
-          gb_lane_load(lane, (char *)block + (size_t)(k * run) * bytes, from + (j + k) * r->stride * (int64_t)r->bytes,
-                       r->dtype, r->step[r->n - 1],
-                       run);
-        block_to_rows(at + (size_t)j * bytes, (const char *)block, r->length, run, n, bytes);
+        const char *strips = from + j * r->stride * (int64_t)r->bytes;
+        int64_t step = r->stride * (int64_t)r->bytes;
+        if (!plain) {
+          for (int64_t k = 0; k < n; k++)
+            gb_lane_load(lane, (char *)block + (size_t)(k * run) * bytes, strips + k * step, r->dtype,
+                         r->step[r->n - 1], run);
+          strips = (const char *)block, step = run * (int64_t)bytes;
+        }
+        gb_transpose(at + (size_t)j * bytes, r->length * (int64_t)bytes, strips, step, n, run, bytes);
       }
   }
 }
@@ -155,6 +149,7 @@ void *gb_rows_own(const gb_rows *r, gb_dtype dtype, int64_t first) {
 
 void gb_rows_store(const gb_rows *r, gb_lane lane, int64_t first, int64_t count, const void *from) {
   size_t bytes = gb_lane_bytes(lane);
+  const bool plain = is_plain(r, lane);
   double block[BLOCK * BLOCK_ROWS];
   const char *at = from;
   for (int64_t run; count > 0; count -= run, first += run, at += run * r->length * (int64_t)bytes) {
@@ -167,11 +162,12 @@ void gb_rows_store(const gb_rows *r, gb_lane lane, int64_t first, int64_t count,
       for (int64_t j = 0; j < r->length; j += BLOCK) {
         int64_t n = r->length - j < BLOCK ? r->length - j : BLOCK;
         if (r->length > GB_SHORT_ROW && gb_work(n * run)) return;
-        rows_to_block((char *)block, at + (size_t)j * bytes, r->length, run, n, bytes);
-        for (int64_t k = 0; k < n; k++)
+        char *strips = plain ? to + j * r->stride * (int64_t)r->bytes : (char *)block;
+        int64_t step = plain ? r->stride * (int64_t)r->bytes : run * (int64_t)bytes;
+        gb_transpose(strips, step, at + (size_t)j * bytes, r->length * (int64_t)bytes, run, n, bytes);
+        for (int64_t k = 0; k < n && !plain; k++)
           gb_lane_store(lane, to + (j + k) * r->stride * (int64_t)r->bytes, r->dtype, r->step[r->n - 1],
-                        (char *)block + (size_t)(k * run) * bytes,
-                        run);
+                        (char *)block + (size_t)(k * run) * bytes, run);
       }
   }
 }

@@ -245,4 +245,32 @@ describe("arithmetic on 16 bits", function()
   end
 end)
 
+-- x summed along dim as it goes, by a chain of additions in float64 or int64.
+local function running(x, dim)
+  local rows = x:transpose(dim, x.ndim):contiguous()
+  local values, n, whole = rows:view(-1):tolist(), rows:size(-1), x.dtype == "int64"
+  local sum
+  for i, v in ipairs(values) do
+    sum = (i - 1) % n == 0 and v or sum + v
+    values[i] = whole and sum or (string.unpack("f", string.pack("f", sum)))
+  end
+  return gb.tensor(values, { dtype = x.dtype }):view(rows.shape):transpose(dim, x.ndim)
+end
+
+describe("cumsum", function()
+  it("adds up in a wide type and in order, whichever way rows lie", function()
+    for _, shape in ipairs { { 5, 40 }, { 3, 5, 33 }, { 9, 1 }, { 2, 3, 1100 }, { 6000 }, { 5, 4200 } } do
+      for dim = 1, #shape do
+        local x = gb.randn(shape) * 100
+        for _, values in ipairs { x, x:long() } do
+          expect(gb.equal(values:cumsum(dim), running(values, dim))):to_be(true)
+          local turned = values:transpose(1, #shape)
+          expect(gb.equal(turned:cumsum(dim), running(turned, dim))):to_be(true)
+        end
+      end
+    end
+    expect(1 / gb.tensor({ -0.0 }):cumsum(1):item()):to_be(-math.huge)
+  end)
+end)
+
 gb.test.finish()
