@@ -404,6 +404,20 @@ static void index_put_chunk(void *arg, int64_t chunk) {
   }
 }
 
+/* Rows of one element each, in the order of the index, so that the last one stays. */
+static void put_elements(const put_job *job) {
+  const gb_in_index_put *in = GB_IN(job->call, index_put);
+  const gb_tensor *index = in->index, *source = in->source, *y = GB_OUT(job->call, index_put)->y;
+  const int64_t bytes = (int64_t)bytes_of(y), step = y->stride[0] * bytes;
+  int64_t at[GB_MAX_NDIM] = { 0 };
+  for (int64_t i = 0; i < index->numel && !gb_work(FAR); i++, gb_next_at(index->ndim, index->shape, at)) {
+    int64_t row = gb_index_value(gb_data(index), (gb_dtype)index->dtype,
+                                 gb_offset_at(index->ndim, at, job->index_strides));
+    gb_copy_element(gb_data(y) + row * step,
+                    gb_data(source) + gb_offset_at(index->ndim, at, job->source_strides) * bytes, (size_t)bytes);
+  }
+}
+
 static gb_status index_put(gb_op_call *call) {
   const gb_in_index_put *in = GB_IN(call, index_put);
   const gb_tensor *x = in->x, *index = in->index, *source = in->source, *y = GB_OUT(call, index_put)->y;
@@ -412,15 +426,19 @@ static gb_status index_put(gb_op_call *call) {
   GB_TRY(gb_check_index(call, index, x->shape[0], "index"));
   gb_copy_values(call, y, x);
   if (index->numel == 0 || block == 0) return GB_OK;
+  memcpy(picked, index->shape, sizeof picked);
+  memcpy(picked + index->ndim, x->shape + 1, (size_t)(x->ndim - 1) * sizeof *picked);
+  gb_broadcast_strides(index, index->ndim, index->shape, job.index_strides);
+  gb_broadcast_strides(source, index->ndim + x->ndim - 1, picked, job.source_strides);
+  if (block == 1 && source->dtype == y->dtype) {
+    put_elements(&job);
+    return GB_OK;
+  }
   gb_block *scratch = gb_cpu_scratch(call, (size_t)x->shape[0] * sizeof *job.last);
   if (!scratch) return GB_EMEMORY;
   job.last = gb_block_data(scratch);
   job.index_runs = rows_of_index(index, block);
   job.inner = gb_runs_of(x->ndim - 1, x->shape + 1, GB_CHUNK_ELEMENTS);
-  memcpy(picked, index->shape, sizeof picked);
-  memcpy(picked + index->ndim, x->shape + 1, (size_t)(x->ndim - 1) * sizeof *picked);
-  gb_broadcast_strides(index, index->ndim, index->shape, job.index_strides);
-  gb_broadcast_strides(source, index->ndim + x->ndim - 1, picked, job.source_strides);
   for (int64_t i = 0; i < index->numel && !gb_work(FAR); i++) job.last[put_row(&job, i, at)] = i;
   gb_parallel(call, job.index_runs.chunks, index_put_chunk, &job);
   gb_cpu_scratch_free(call, scratch);

@@ -23,7 +23,7 @@ typedef struct sort_line {
   bool flip;                          /* descending */
 } sort_line;
 
-/* The bits of a float in the order of its value. */
+/* The bits of a float in the order of its value; and back, where they are neither NaN's nor those of both zeros. */
 #define FLOAT_KEY(name, real, word, high)                                                                              \
   static inline word name(real x) {                                                                                    \
     word bits;                                                                                                         \
@@ -31,6 +31,10 @@ typedef struct sort_line {
     memcpy(&bits, &x, sizeof bits);                                                                                    \
     bits ^= bits & (high) ? (word)-1 : (high);                                                                         \
     return x == x ? bits : (word)-1;                                                                                   \
+  }                                                                                                                    \
+  static inline bool name##_bits(word key, word *bits) {                                                               \
+    *bits = key & (high) ? key ^ (high) : ~key;                                                                        \
+    return key != (high) && key != (word)-1;                                                                           \
   }
 FLOAT_KEY(float_key, float, uint32_t, UINT32_C(1) << 31)
 FLOAT_KEY(double_key, double, uint64_t, UINT64_C(1) << 63)
@@ -57,6 +61,16 @@ static bool narrow_load(narrow_entry *entries, const sort_line *line) {
         entries[i] = (uint64_t)((uint32_t)tile.i64[i] ^ UINT32_C(1) << 31 ^ flip) << 32 | (uint64_t)(start + i);
     }
   }
+  return true;
+}
+
+/* The element itself, where its key tells it: of 32 bits. */
+static inline bool narrow_value(narrow_entry e, const sort_line *line, void *to) {
+  uint32_t bits, key = (uint32_t)(e >> 32) ^ (line->flip ? UINT32_MAX : 0);
+  bool known = float_key_bits(key, &bits);
+  if (line->dtype == GB_INT32) bits = key ^ UINT32_C(1) << 31;
+  else if (!known || line->dtype != GB_FLOAT32) return false;
+  memcpy(to, &bits, sizeof bits);
   return true;
 }
 
@@ -90,6 +104,16 @@ static bool wide_load(wide_entry *entries, const sort_line *line) {
         entries[i] = (wide_entry){ (uint64_t)tile.i64[i] ^ UINT64_C(1) << 63 ^ flip, start + i };
     }
   }
+  return true;
+}
+
+/* The element itself, where its key tells it: of 64 bits. */
+static inline bool wide_value(wide_entry e, const sort_line *line, void *to) {
+  uint64_t bits, key = e.key ^ (line->flip ? UINT64_MAX : 0);
+  bool known = double_key_bits(key, &bits);
+  if (line->dtype == GB_INT64) bits = key ^ UINT64_C(1) << 63;
+  else if (!known || line->dtype != GB_FLOAT64) return false;
+  memcpy(to, &bits, sizeof bits);
   return true;
 }
 

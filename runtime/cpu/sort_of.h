@@ -3,6 +3,7 @@
  *     BEFORE(a, b)    does an entry come before another? No two are equal
  *     DIGITS          bytes of a key; DIGIT(e, i) is byte i of it, from the lowest
  *     POSITION(e)     where the element lies in its line
+ *     OF(value)       writes the element by its key alone, without a look at its line; false: it has to be looked up
  * Short lines are merged; long ones go byte by byte of the key from bin to bin, which keeps the order of equal keys. */
 
 static void OF(insertion_sort)(OF(entry) *e, int64_t n) {
@@ -111,8 +112,9 @@ static void OF(order_line)(const sort_line *line, OF(entry) *entries) {
   const int64_t bytes = line->bytes;
   for (int64_t i = 0; i < line->k && !gb_long_loop(i); i++) {
     line->positions[i * line->position_stride] = POSITION(sorted[i]);
-    gb_copy_element(line->to + i * line->to_stride * bytes, line->from + POSITION(sorted[i]) * line->stride * bytes,
-                    (size_t)bytes);
+    char *to = line->to + i * line->to_stride * bytes;
+    if (!OF(value)(sorted[i], line, to))
+      gb_copy_element(to, line->from + POSITION(sorted[i]) * line->stride * bytes, (size_t)bytes);
   }
 }
 

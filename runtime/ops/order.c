@@ -445,6 +445,18 @@ static void hand_out(gb_op_call *call, gb_chain *chain, int *output, gb_tensor *
   if (chain->status == GB_OK) gb_tensor_retain(call->out[(*output)++] = made);
 }
 
+/* How far each place that is marked lies before the next one, or before the end. */
+static gb_tensor *distances(gb_chain *chain, const gb_tensor *x, gb_tensor *marks, int64_t n) {
+  const int64_t one = n > 0;
+  gb_tensor *line = full(chain, x, GB_INT64, 1, &n, 0);
+  if (chain->status == GB_OK) chain->status = GB_RUN(chain->context, sequence, NULL, .x = line);
+  gb_tensor *places = GB_CHAIN(chain, masked_select, .x = line, .mask = marks);
+  if (chain->status != GB_OK || places->numel == 0) return places;
+  gb_tensor *parts[] = { part(chain, places, 0, 1, places->numel - 1),
+                         full(chain, x, GB_INT64, 1, &one, (double)n) };
+  return GB_CHAIN(chain, sub, .x = GB_CHAIN(chain, cat, .xs = parts, .count = 2, .dim = gb_attr_int(0)), .y = places);
+}
+
 /* Runs of equal elements in a vector: their first elements, and if asked for the number of each element's run and the
  * lengths. `order` (NULL: none) says where the vector's elements stand in x. */
 static gb_status runs_of(gb_op_call *call, gb_chain *chain, gb_tensor *line, gb_tensor *order) {
@@ -457,12 +469,13 @@ static gb_status runs_of(gb_op_call *call, gb_chain *chain, gb_tensor *line, gb_
   gb_tensor *parts[] = { full(chain, x, GB_BOOL, 1, &one, 1), changes };
   gb_tensor *starts = n > 1 ? GB_CHAIN(chain, cat, .xs = parts, .count = 2, .dim = gb_attr_int(0)) : parts[0];
   gb_tensor *values = GB_CHAIN(chain, masked_select, .x = line, .mask = starts);
-  gb_tensor *numbers = whole(chain, GB_OP_sub, GB_CHAIN(chain, cumsum, .x = starts, .dim = gb_attr_int(0)), 1);
-  gb_tensor *counts = attrs->return_counts.integer && values ? tally(chain, numbers, NULL, values->numel, GB_INT64)
-      : NULL;
+  gb_tensor *counts = attrs->return_counts.integer ? distances(chain, x, starts, n) : NULL;
   hand_out(call, chain, &output, values);
   if (attrs->return_inverse.integer) {
-    gb_tensor *inverse = order ? GB_CHAIN(chain, index_put, .x = numbers, .index = order, .source = numbers) : numbers;
+    gb_tensor *numbers = whole(chain, GB_OP_sub, GB_CHAIN(chain, cumsum, .x = starts, .dim = gb_attr_int(0)), 1);
+    gb_tensor *inverse = numbers;
+    if (order) inverse = GB_CHAIN(chain, scatter_add, .x = full(chain, x, GB_INT64, 1, &n, 0), .dim = gb_attr_int(0),
+                                  .index = order, .source = numbers); /* each place is named once */
     inverse = shaped(chain, inverse, x->ndim, x->shape);
     hand_out(call, chain, &output, inverse);
   }
