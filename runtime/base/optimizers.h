@@ -42,6 +42,16 @@ typedef union gb_optim_most_states {
 } gb_optim_most_states;
 enum { GB_OPTIM_STATES = sizeof(gb_optim_most_states) - 1 };
 
+/* The most factors that an optimizer has, and the forms of theirs. */
+typedef union gb_optim_most_factors {
+#define STATE(name)
+#define FACTOR(name, form) char name;
+#define OPTIMIZER(NAME, HYPERS, STATES, DOC) struct { STATES char end; } NAME;
+#include "base/optimizers.def"
+} gb_optim_most_factors;
+enum { GB_OPTIM_FACTORS = sizeof(gb_optim_most_factors) - 1 };
+typedef enum gb_factor_form { GB_FACTOR_ROWS, GB_FACTOR_COLUMNS, GB_FACTOR_WHOLE } gb_factor_form;
+
 /* A backend cuts a slab into chunks of at least so many elements. */
 enum { GB_LEAST_CHUNK = 4096 };
 

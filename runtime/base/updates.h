@@ -440,6 +440,29 @@ PER_ELEMENT(Muon) {
 
 /* ====} */
 
+/* {==== Adafactor ==== */
+
+NUMBERS(Adafactor, step, keep)
+
+PER_SEGMENT(Adafactor) {
+  double most = 1 / sqrt((double)(steps + 1));
+  n->step = (T)(h->lr < most ? h->lr : most);
+  n->keep = (T)(1 - h->lr * h->weight_decay);
+}
+
+DIRECTION(Adafactor) {
+  (void)w, (void)s, (void)n;
+  return g;
+}
+
+/* update: the gradient over the root of its variance, clipped and brought to the parameter's size. */
+PER_ELEMENT(Adafactor) {
+  (void)g;
+  return w * n->keep - n->step * s->update;
+}
+
+/* ====} */
+
 #undef NUMBERS
 #undef PER_SEGMENT
 #undef DIRECTION

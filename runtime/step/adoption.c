@@ -21,17 +21,23 @@ const char *gb_parameter_label(const char *name, int position, char *buffer, siz
   return buffer;
 }
 
-gb_status gb_slab_place(gb_tensor *vector, int64_t offset, const gb_tensor *like, gb_tensor **out) {
+/* Contiguous elements of a slab's vector as a tensor. */
+static gb_status place_of(gb_tensor *vector, int64_t offset, int ndim, const int64_t *shape, gb_tensor **out) {
   gb_dtype dtype = (gb_dtype)vector->dtype;
   char *data = gb_data(vector) + offset * (int64_t)gb_dtype_bytes(dtype);
-  gb_status status = gb_tensor_over(gb_tensor_context(vector), data, dtype, like->ndim, like->shape, NULL, NULL, out);
+  gb_status status = gb_tensor_over(gb_tensor_context(vector), data, dtype, ndim, shape, NULL, NULL, out);
   if (status != GB_OK) return status;
   gb_tensor *t = *out;
-  memcpy(t->stride, like->stride, sizeof t->stride);
   t->storage->device = vector->storage->device;
   t->storage->category = vector->storage->category;
   t->storage->slab = vector->storage;
   gb_storage_retain(vector->storage);
+  return GB_OK;
+}
+
+gb_status gb_slab_place(gb_tensor *vector, int64_t offset, const gb_tensor *like, gb_tensor **out) {
+  GB_TRY(place_of(vector, offset, like->ndim, like->shape, out));
+  memcpy((*out)->stride, like->stride, sizeof like->stride);
   return GB_OK;
 }
 
@@ -267,6 +273,7 @@ void gb_slab_free(gb_owned_slab *owned) {
   gb_tensor_release(slab->masters);
   for (int k = 0; k < GB_COPIES; k++) gb_tensor_release(slab->copy[k]);
   for (int i = 0; i < GB_OPTIM_STATES; i++) gb_tensor_release(slab->state[i]);
+  gb_tensor_release(slab->factors);
   gb_tensor_release(slab->measures);
   gb_tensor_release(slab->counters);
   gb_counted_free(slab->segments);
@@ -284,6 +291,48 @@ gb_status gb_slab_open_state(gb_owned_slab *owned, int i) {
   if (slab->state[i]) return GB_OK;
   return zero_vector(gb_tensor_context(model), (gb_dtype)model->dtype, slab->elements, model->storage->device,
                      GB_MEM_OPTIMIZER, &slab->state[i]);
+}
+
+bool gb_factor_shape(gb_factor_form form, const gb_tensor *parameter, int *ndim, int64_t *shape) {
+  bool matrix = parameter->ndim > 1;
+  *ndim = parameter->ndim;
+  memcpy(shape, parameter->shape, sizeof *shape * (size_t)*ndim);
+  if (form == GB_FACTOR_WHOLE) return !matrix;
+  if (matrix) shape[*ndim - (form == GB_FACTOR_ROWS ? 1 : 2)] = 1;
+  return matrix;
+}
+
+/* Elements of a factor; 0: the parameter has none of this form. */
+static int64_t factor_size(gb_factor_form form, const gb_tensor *parameter) {
+  int ndim;
+  int64_t shape[GB_MAX_NDIM], size = 1;
+  if (!gb_factor_shape(form, parameter, &ndim, shape)) return 0;
+  for (int i = 0; i < ndim; i++) size *= shape[i];
+  return (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+gb_status gb_slab_factor(const gb_segment *segment, const gb_optimizer_info *info, int i, gb_tensor *vector,
+                         gb_tensor **out) {
+  int ndim;
+  int64_t shape[GB_MAX_NDIM], at = segment->factors;
+  *out = NULL;
+  for (int k = 0; k < i; k++) at += factor_size(info->factors[k].form, segment->parameter);
+  if (!gb_factor_shape(info->factors[i].form, segment->parameter, &ndim, shape)) return GB_OK;
+  return place_of(vector, at, ndim, shape, out);
+}
+
+gb_status gb_slab_open_factors(gb_owned_slab *owned, const gb_optimizer_info *info) {
+  gb_slab *slab = &owned->slab;
+  const gb_tensor *model = slab->gradients;
+  int64_t elements = 0;
+  if (slab->factors || info->n_factors == 0) return GB_OK;
+  for (int64_t s = 0; s < slab->count; s++) {
+    slab->segments[s].factors = elements;
+    for (int i = 0; i < info->n_factors; i++)
+      elements += factor_size(info->factors[i].form, slab->segments[s].parameter);
+  }
+  return zero_vector(gb_tensor_context(model), (gb_dtype)model->dtype, elements, model->storage->device,
+                     GB_MEM_OPTIMIZER, &slab->factors);
 }
 
 gb_status gb_slab_open_measures(gb_owned_slab *owned) {

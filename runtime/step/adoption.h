@@ -2,6 +2,7 @@
 #ifndef GB_STEP_ADOPTION_H
 #define GB_STEP_ADOPTION_H
 
+#include "step/optim.h"
 #include "tensor/slab.h"
 
 struct gb_optimizer;
@@ -13,6 +14,7 @@ typedef struct gb_owned_slab {
   uint64_t *synced;            /* per segment of 16-bit parameters: the version of the parameter that the master agrees
                                   with */
   gb_slab *part;               /* of an optimizer that is split (split.h): what this process steps; else NULL */
+  gb_tensor *next;             /* within a step: its factors after it; else NULL */
 } gb_owned_slab;
 
 /* What this process steps of the slab, and has states of. */
@@ -49,6 +51,13 @@ void gb_slab_free(gb_owned_slab *slab);
 /* The elements of `vector`, a slab's, from `offset` on, as a tensor with the shape and the (dense) strides of `like`.
  * It keeps the vector's memory, and counts versions of its own. */
 gb_status gb_slab_place(gb_tensor *vector, int64_t offset, const gb_tensor *like, gb_tensor **out);
+/* Does a parameter have a factor of this form? Then *ndim and shape are the factor's. */
+bool gb_factor_shape(gb_factor_form form, const gb_tensor *parameter, int *ndim, int64_t *shape);
+/* Factor i of a segment as a tensor over `vector`, the slab's or one like it; *out NULL: this parameter has none. */
+gb_status gb_slab_factor(const gb_segment *segment, const gb_optimizer_info *info, int i, gb_tensor *vector,
+                         gb_tensor **out);
+/* Make the factors, zero when new, where they are not there. */
+gb_status gb_slab_open_factors(gb_owned_slab *slab, const gb_optimizer_info *info);
 /* Make state i, zero when new, where it is not there. */
 gb_status gb_slab_open_state(gb_owned_slab *slab, int i);
 /* Make the measures, where they are not there. */

@@ -16,6 +16,7 @@
 #include "step/room.h"
 #include "step/scaler.h"
 #include "step/shaped.h"
+#include "step/weights.h"
 
 /* {==== options ==== */
 
@@ -62,6 +63,7 @@ static gb_status check_options(const gb_optimizer *optimizer, const gb_optim_opt
 static gb_status open_states(const gb_optimizer *optimizer, const gb_group *group, gb_owned_slab *slab) {
   for (int i = 0; i < gb_optimizer_info_of(optimizer->kind)->n_states; i++)
     if (gb_optimizer_uses(optimizer->kind, &group->options.numbers, i)) GB_TRY(gb_slab_open_state(slab, i));
+  GB_TRY(gb_slab_open_factors(slab, gb_optimizer_info_of(optimizer->kind)));
   return gb_optimizer_info_of(optimizer->kind)->measured ? gb_slab_open_measures(slab) : GB_OK;
 }
 
@@ -272,6 +274,10 @@ int gb_optimizer_state(gb_optimizer *optimizer, int param, gb_optim_state out[GB
   bool fine = true;
   for (int i = 0; fine && i < info->n_states; i++)
     if (p->slab->state[i]) fine = give_state(&out[count], info->states[i], p->slab->state[i], p), count += fine;
+  for (int i = 0; fine && i < info->n_factors; i++) {
+    fine = gb_slab_factor(p->segment, info, i, p->slab->factors, &out[count].tensor) == GB_OK;
+    if (fine && out[count].tensor) out[count++].name = info->factors[i].name;
+  }
   if (fine && p->slab->masters) fine = give_state(&out[count], "master", p->slab->masters, p), count += fine;
   if (steps && fine) fine = read_steps(p, steps) == GB_OK;
   while (!fine && count > 0) gb_tensor_release(out[--count].tensor);
@@ -522,6 +528,48 @@ static gb_step_call call_for(const gb_optimizer *optimizer, const gb_group *grou
 /* The place of the state that ops change. */
 static int brought_state(const gb_optimizer *optimizer) { return gb_optimizer_info_of(optimizer->kind)->n_states - 1; }
 
+/* A number of a slab's device as a tensor; it is read before the step ends. */
+static gb_status number_at(const gb_slab *slab, void *data, gb_dtype dtype, gb_tensor **out) {
+  GB_TRY(gb_tensor_over(gb_tensor_context(slab->gradients), data, dtype, 0, NULL, NULL, NULL, out));
+  (*out)->storage->device = slab->gradients->storage->device;
+  return GB_OK;
+}
+
+/* What ops see of a segment; its factors lie in owned->next. */
+static gb_status open_room(const gb_optimizer *optimizer, gb_owned_slab *owned, gb_segment *segment,
+                           gb_shaped_room *room) {
+  gb_slab *slab = &owned->slab;
+  const gb_optimizer_info *info = gb_optimizer_info_of(optimizer->kind);
+  gb_tensor *weights = slab->masters ? slab->masters : slab->parameters;
+  int64_t *steps = slab->counters ? (int64_t *)(void *)gb_data(slab->counters) + segment->place : &segment->steps;
+  GB_TRY(gb_slab_place(slab->state[brought_state(optimizer)], segment->offset, segment->parameter, &room->directions));
+  GB_TRY(gb_slab_place(weights, segment->offset, segment->parameter, &room->weights));
+  GB_TRY(number_at(slab, steps, GB_INT64, &room->steps));
+  for (int i = 0; i < info->n_factors; i++)
+    GB_TRY(gb_slab_factor(segment, info, i, owned->next, &room->factors[i]));
+  return GB_OK;
+}
+
+static void close_room(gb_shaped_room *room) {
+  gb_drop(&room->directions);
+  gb_drop(&room->weights);
+  gb_drop(&room->steps);
+  for (int i = 0; i < GB_OPTIM_FACTORS; i++) gb_drop(&room->factors[i]);
+}
+
+/* owned->next is what the factors will be: as they are where the step is skipped. */
+static gb_status settle_factors(gb_owned_slab *owned, const gb_step_call *call) {
+  gb_tensor *found = NULL, *chosen = NULL;
+  if (!owned->next) return GB_OK;
+  if (call->found) GB_TRY(number_at(&owned->slab, &call->found->found_inf, GB_FLOAT32, &found));
+  gb_status status = gb_shaped_choose(call->context, found, owned->slab.factors, owned->next, &chosen);
+  gb_drop(&found);
+  if (status != GB_OK) return status;
+  gb_drop(&owned->next);
+  owned->next = chosen;
+  return GB_OK;
+}
+
 /* Write a slab's directions, and let ops change those of each parameter that has a gradient. */
 static gb_status direct_slab(gb_optimizer *optimizer, const gb_group *group, gb_owned_slab *owned, gb_step_call *call) {
   gb_slab *slab = &owned->slab;
@@ -531,16 +579,16 @@ static gb_status direct_slab(gb_optimizer *optimizer, const gb_group *group, gb_
   call->slab = slab;
   call->uses[brought] = true;
   GB_TRY(gb_step_run(optimizer->context, GB_STEP_DIRECT, call));
+  if (slab->factors) GB_TRY(GB_RUN(optimizer->context, clone, &owned->next, .x = slab->factors));
   for (int64_t s = 0; s < slab->count; s++) {
-    const gb_segment *segment = &slab->segments[s];
-    gb_tensor *place;
-    if (!segment->has_grad) continue;
-    GB_TRY(gb_slab_place(slab->state[brought], segment->offset, segment->parameter, &place));
-    gb_status status = gb_shaped_apply(optimizer->context, optimizer->kind, &group->options.numbers, place);
-    gb_tensor_release(place);
+    gb_shaped_room room = { NULL };
+    if (!slab->segments[s].has_grad) continue;
+    gb_status status = open_room(optimizer, owned, &slab->segments[s], &room);
+    if (status == GB_OK) status = gb_shaped_apply(optimizer->context, optimizer->kind, &group->options.numbers, &room);
+    close_room(&room);
     GB_TRY(status);
   }
-  return GB_OK;
+  return settle_factors(owned, call);
 }
 
 /* Before any weight changes, everything that may fail. */
@@ -556,8 +604,11 @@ static gb_status direct(gb_optimizer *optimizer, const gb_step_call *how, const 
 /* What was brought goes. */
 static void drop_directions(gb_optimizer *optimizer) {
   for (int g = 0; g < optimizer->n_groups; g++)
-    for (int i = 0; i < optimizer->groups[g]->n_slabs; i++)
-      gb_drop(&optimizer->groups[g]->slabs[i]->slab.state[brought_state(optimizer)]);
+    for (int i = 0; i < optimizer->groups[g]->n_slabs; i++) {
+      gb_owned_slab *owned = optimizer->groups[g]->slabs[i];
+      gb_drop(&owned->slab.state[brought_state(optimizer)]);
+      gb_drop(&owned->next);
+    }
 }
 
 /* ----} */
@@ -600,6 +651,7 @@ static gb_status update(gb_optimizer *optimizer, const gb_step_call *how, bool g
       call.slab = &group->slabs[i]->slab;
       if (!any_gradient(call.slab)) continue;
       GB_TRY(step_slab(optimizer, group->slabs[i], &call));
+      if (group->slabs[i]->next) GB_TRY(gb_weight_copy_values(call.slab->factors, group->slabs[i]->next));
       for (int64_t s = 0; clip && s < call.slab->count; s++)
         if (call.slab->segments[s].has_grad) note_true_size(&call.slab->segments[s]);
       bool certain = !guarded || gb_scalars_on_host(&optimizer->found), skipped = false;

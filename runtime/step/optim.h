@@ -33,12 +33,17 @@ typedef struct gb_hyper {
   const gb_bound *bound;     /* NULL of a flag and of a choice */
 } gb_hyper;
 
+/* A state of another shape than the parameter's. */
+typedef struct gb_factor_info { const char *name; gb_factor_form form; } gb_factor_info;
+
 typedef struct gb_optimizer_info {
   const char *name, *doc;
   const gb_hyper *hypers;
   int n_hypers;
   const char *const *states;
   int n_states;
+  const gb_factor_info *factors;
+  int n_factors;
   bool measured;             /* a step needs norms of each parameter first */
   bool shaped;               /* a step brings the last state, which ops change */
 } gb_optimizer_info;
@@ -79,7 +84,7 @@ int gb_optimizer_params(gb_optimizer *optimizer, const gb_optim_param **out);
 
 /* State of one parameter as tensors (views of the slabs, new references): the names that the kind declares, and
  * "master". Returns how many; -1: out of memory, text set. steps: taken by the segment. */
-enum { GB_OPTIM_STATE_TENSORS = GB_OPTIM_STATES + 1 };
+enum { GB_OPTIM_STATE_TENSORS = GB_OPTIM_STATES + GB_OPTIM_FACTORS + 1 };
 typedef struct gb_optim_state { const char *name; gb_tensor *tensor; } gb_optim_state;
 int gb_optimizer_state(gb_optimizer *optimizer, int param, gb_optim_state out[GB_OPTIM_STATE_TENSORS], int64_t *steps);
 gb_status gb_optimizer_set_steps(gb_optimizer *optimizer, int param, int64_t steps);

@@ -7,7 +7,9 @@
 
 #include "step/optim.h"
 
-static const gb_bound from_0 = { 0, HUGE_VAL, false, "0 or more" }, unit = { 0, 1, false, "0 or more and below 1" },
+static const gb_bound from_0 = { 0, HUGE_VAL, false, "0 or more" }, from_1 = { 1, HUGE_VAL, false, "1 or more" },
+                      to_0 = { -DBL_MAX, DBL_TRUE_MIN, false, "0 or less" },
+                      unit = { 0, 1, false, "0 or more and below 1" },
                       to_1 = { 0, 1 + DBL_EPSILON, false, "0 to 1" },
                           any = { -DBL_MAX, HUGE_VAL, false, "a finite number" },
                       count_to_99 = { 0, 100, true, "a whole number from 0 to 99" };
@@ -20,7 +22,16 @@ enum {
 #include "base/optimizers.def"
 };
 
+/* The factors of X: states of other shapes. */
+#define STATE(name)
+#define FACTOR(name, form) { #name, GB_FACTOR_##form },
+#define OPTIMIZER(NAME, HYPERS, STATES, DOC) \
+  static const gb_factor_info NAME##_factors[] = { STATES { NULL, GB_FACTOR_WHOLE } };
+#include "base/optimizers.def"
+
 #define FROM_0 from_0
+#define FROM_1 from_1
+#define TO_0 to_0
 #define UNIT unit
 #define TO_1 to_1
 #define ANY any
@@ -43,7 +54,9 @@ enum {
     static const gb_hyper hypers[] = { HYPERS FLAG(maximize) };                                                       \
     static const char *const states[] = { STATES NULL };                                                              \
     static const gb_optimizer_info info = { #NAME, DOC, hypers, sizeof hypers / sizeof *hypers, states,               \
-                                            sizeof states / sizeof *states - 1, NAME##_measured, NAME##_shaped };     \
+                                            sizeof states / sizeof *states - 1, NAME##_factors,                       \
+                                            sizeof NAME##_factors / sizeof *NAME##_factors - 1, NAME##_measured,      \
+                                            NAME##_shaped };                                                          \
     return &info;                                                                                                     \
   }
 #include "base/optimizers.def"

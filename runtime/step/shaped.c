@@ -2,8 +2,10 @@
  * changes. */
 #include "step/shaped.h"
 
+#include <float.h>
 #include <math.h>
 
+#include "graph/chain.h"
 #include "tensor/modes.h"
 #include "graph/room.h"
 #include "step/weights.h"
@@ -61,7 +63,8 @@ static double adjustment(const gb_Muon_hyper *h, double rows, double columns) {
 }
 
 /* As torch.optim.Muon, whose products are bfloat16 for any dtype. */
-static gb_status orthogonalise(gb_context *c, const gb_optim_numbers *numbers, gb_tensor *x) {
+static gb_status orthogonalise(gb_context *c, const gb_optim_numbers *numbers, const gb_shaped_room *room) {
+  gb_tensor *x = room->directions;
   const gb_Muon_hyper *h = &numbers->Muon;
   bool tall = x->shape[0] > x->shape[1];
   gb_tensor *unit = NULL, *turned = NULL, *wide = NULL, *scaled = NULL;
@@ -81,22 +84,93 @@ static gb_status orthogonalise(gb_context *c, const gb_optim_numbers *numbers, g
 
 /* ====} */
 
+/* {==== Adafactor ==== */
+
+/* The factor goes towards the means of g * g along a dim, and is what it gives. */
+static gb_tensor *follow(gb_chain *chain, gb_tensor *factor, gb_tensor *g, int dim, gb_tensor *rate) {
+  int64_t along = dim < 0 ? dim + g->ndim : 0;
+  gb_tensor *squares = GB_CHAIN(chain, square, .x = g);
+  if (dim < 0) squares = GB_CHAIN(chain, mean, .x = squares, .dim = gb_attr_ints(1, &along),
+                                  .keepdim = gb_attr_int(true));
+  gb_tensor *next = GB_CHAIN(chain, lerp, .x = factor, .y = squares, .weight = rate);
+  if (chain->status == GB_OK) chain->status = gb_weight_copy_values(factor, next);
+  return factor;
+}
+
+/* What g * g is on average, by the factors. The row's is divided by the mean of all before the two are multiplied, so
+ * that their product leaves the range of float32 only where the variance itself does. */
+static gb_tensor *variance_of(gb_chain *chain, const gb_shaped_room *room, gb_tensor *rate, double eps) {
+  gb_tensor *g = room->directions;
+  if (g->ndim < 2) return follow(chain, room->factors[GB_FACTOR_WHOLE], g, 0, rate);
+  int64_t rows = g->ndim - 2;
+  gb_tensor *row = follow(chain, room->factors[GB_FACTOR_ROWS], g, -1, rate);
+  gb_tensor *column = follow(chain, room->factors[GB_FACTOR_COLUMNS], g, -2, rate);
+  gb_tensor *all = GB_CHAIN(chain, mean, .x = row, .dim = gb_attr_ints(1, &rows), .keepdim = gb_attr_int(true));
+  row = GB_CHAIN(chain, div, .x = row, .y = gb_chain_number(chain, GB_OP_maximum, all, eps));
+  return GB_CHAIN(chain, mul, .x = row, .y = column);
+}
+
+/* The root of the mean of x * x. */
+static gb_tensor *size_of(gb_chain *chain, gb_tensor *x) {
+  gb_tensor *norm = GB_CHAIN(chain, norm, .x = x, .p = gb_attr_num(2));
+  return gb_chain_number(chain, GB_OP_div, norm, sqrt((double)x->numel));
+}
+
+/* As torch.optim.Adafactor; the factors are declared in the order of their forms. */
+static gb_status factorise(gb_context *context, const gb_optim_numbers *numbers, const gb_shaped_room *room) {
+  const gb_Adafactor_hyper *h = &numbers->Adafactor;
+  gb_tensor *g = room->directions, *made = NULL;
+  gb_dtype dtype = (gb_dtype)g->dtype;
+  double eps = h->ep1 != 0 ? h->ep1 : dtype == GB_FLOAT64 ? DBL_EPSILON : (double)FLT_EPSILON;
+  gb_chain chain;
+  gb_chain_begin(&chain, context);
+  gb_tensor *count = gb_chain_number(&chain, GB_OP_add, gb_chain_cast(&chain, room->steps, GB_FLOAT64), 1);
+  gb_tensor *rate = gb_chain_cast(&chain, gb_chain_number(&chain, GB_OP_pow, count, h->beta2_decay), dtype);
+  gb_tensor *variance = gb_chain_number(&chain, GB_OP_maximum, variance_of(&chain, room, rate, eps), eps * eps);
+  gb_tensor *update = GB_CHAIN(&chain, mul, .x = GB_CHAIN(&chain, rsqrt, .x = variance), .y = g);
+  gb_tensor *over = chain.status == GB_OK ? gb_chain_number(&chain, GB_OP_div, size_of(&chain, update), h->d) : NULL;
+  gb_tensor *size = gb_chain_number(&chain, GB_OP_maximum, size_of(&chain, room->weights), h->ep2);
+  size = GB_CHAIN(&chain, div, .x = size, .y = gb_chain_number(&chain, GB_OP_maximum, over, 1));
+  gb_status status = gb_chain_end(&chain, GB_CHAIN(&chain, mul, .x = update, .y = size), &made);
+  if (status == GB_OK) status = gb_weight_copy_values(g, made);
+  gb_drop(&made);
+  return status;
+}
+
+/* ====} */
+
 static const struct {
   gb_status (*check)(gb_context *context, const gb_tensor *parameter, const char *label);
-  gb_status (*apply)(gb_context *context, const gb_optim_numbers *numbers, gb_tensor *directions);
-} shaped[GB_OPTIMIZERS] = { [GB_Muon] = { check_matrix, orthogonalise } };
+  gb_status (*apply)(gb_context *context, const gb_optim_numbers *numbers, const gb_shaped_room *room);
+} shaped[GB_OPTIMIZERS] = { [GB_Muon] = { check_matrix, orthogonalise }, [GB_Adafactor] = { NULL, factorise } };
 
 gb_status gb_shaped_check(gb_context *context, gb_optimizer_kind kind, const gb_tensor *parameter, const char *label) {
   return shaped[kind].check ? shaped[kind].check(context, parameter, label) : GB_OK;
 }
 
 gb_status gb_shaped_apply(gb_context *context, gb_optimizer_kind kind, const gb_optim_numbers *numbers,
-                          gb_tensor *directions) {
+                          const gb_shaped_room *room) {
   gb_modes *outer = context->modes, plain = *outer;
-  if (directions->numel == 0) return GB_OK;
+  if (room->directions->numel == 0) return GB_OK;
   plain.grad = plain.autocast = false;
   context->modes = &plain;
-  gb_status status = shaped[kind].apply(context, numbers, directions);
+  gb_status status = shaped[kind].apply(context, numbers, room);
+  context->modes = outer;
+  return status;
+}
+
+gb_status gb_shaped_choose(gb_context *context, gb_tensor *found, gb_tensor *old, gb_tensor *next, gb_tensor **out) {
+  gb_modes *outer = context->modes, plain = *outer;
+  if (!found) {
+    gb_tensor_retain(*out = next);
+    return GB_OK;
+  }
+  plain.grad = plain.autocast = false;
+  context->modes = &plain;
+  gb_chain chain;
+  gb_chain_begin(&chain, context);
+  gb_tensor *skips = gb_chain_number(&chain, GB_OP_ne, found, 0);
+  gb_status status = gb_chain_end(&chain, GB_CHAIN(&chain, where, .condition = skips, .x = old, .y = next), out);
   context->modes = outer;
   return status;
 }

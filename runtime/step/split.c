@@ -100,7 +100,7 @@ static gb_status check(const gb_optimizer *optimizer) {
     return gb_fail(optimizer->context, GB_EUNSUPPORTED, "Sharded: %s %s, and a process would have only a part of some; "
                                                         "use it unsharded, or an optimizer that steps each element by "
                                                         "itself (SGD, Adam, AdamW, Lion, ...)", info->name,
-                   info->shaped ? "orthogonalises whole matrices" : "measures the norm of whole parameters");
+                   info->shaped ? "works on whole matrices" : "measures the norm of whole parameters");
   int group = 0, i = 0;
   for (gb_owned_slab *owned; (owned = next_slab(optimizer, &group, &i));)
     if (owned->slab.gradients->storage->device.type != GB_CPU)

@@ -17,6 +17,7 @@ typedef struct gb_segment {
   bool has_grad;             /* false: untouched since zero_grad, as a nil gradient: no decay, no step */
   int64_t steps;             /* optimizer steps this segment took; on a device they are counted in the slab's
                                 counters */
+  int64_t factors;           /* where its factors begin in the slab's, in elements */
   int64_t place;             /* its number in the slab, also where a list holds a copy of it */
   uint64_t measured;         /* 1 above the gradient's version when the last unscale_ measured it; 0: it did not */
   gb_tensor *parameter;      /* not counted: the optimizer holds it */
@@ -33,6 +34,7 @@ typedef struct gb_slab {
   gb_tensor *masters;        /* float32, for 16-bit parameters */
   gb_tensor *copy[GB_COPIES]; /* 16-bit copies of float32 parameters, once asked for */
   gb_tensor *state[GB_OPTIM_STATES]; /* in the order of the optimizer's declaration */
+  gb_tensor *factors;        /* states of other shapes than the parameters': those of each segment, one after another */
   gb_tensor *measures;       /* float64, where the optimizer is measured: see gb_measures_of */
   gb_tensor *counters;       /* on a device, int64: the steps of each segment, then the update at which its gradient was
                                 last not finite; else NULL */

@@ -94,11 +94,11 @@ describe("a captured step gives the same bits", function()
     compare({ kind = "LAMB" }, 8)
     compare({ kind = "LAMB", inside = true }, 8)
   end)
-  it("by Muon, whose ops are captured too", function()
+  for _, kind in ipairs { "Muon", "Adafactor" } do it("by " .. kind .. ", whose ops are captured too", function()
     local function run(captured)
       gb.manual_seed(4)
       local p = nn.Parameter(gb.randn(6, 4):to("cuda"))
-      local opt = optim.Muon({ p }, { lr = 0.1 })
+      local opt = optim[kind]({ p }, { lr = 0.1 })
       local function once(x)
         opt:zero_grad()
         local loss = x:matmul(p):sin():sum()
@@ -116,7 +116,7 @@ describe("a captured step gives the same bits", function()
       return p
     end
     expect(run(true):detach()):to_equal_bits(run(false):detach())
-  end)
+  end) end
   it("in bfloat16, by SGD with momentum", function() compare({ kind = "SGD", momentum = 0.9, dtype = "bfloat16" },
     8) end)
   it("with two backward calls, whose products add to the first one's gradients", function()

@@ -219,7 +219,7 @@ local function use(name)
   made = made:gsub("@Optimizer", function()
     return pick { "SGD", "Adam", "AdamW", "Lion", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "Rprop",
       "ASGD",
-      "LAMB", "LARS", "Muon" }
+      "LAMB", "LARS", "Muon", "Adafactor" }
   end)
   made = made:gsub("@Recurrent", function()
     return ("gb.nn.%s(4, 4)"):format(pick { "RNN", "GRU", "LSTM", "RNNCell", "GRUCell", "LSTMCell",

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Golden numbers for optimizers, schedules, layers, recurrent layers and the gradient scaler, made with PyTorch.
 
-Usage: python tests/golden/training.py [--check] [FAMILY...]   (needs torch; writes tests/golden/training/FAMILY.jsonl)
+Usage: python tests/golden/training.py [--check] [FAMILY...]   (needs torch, optimizers also timm 1.0.31, of which
+they take LAMB and LARS; writes tests/golden/training/FAMILY.jsonl)
 
 Optimizers: two parameters, twenty given gradients, the parameters after some steps, in float32 and in float64. Schedules:
 the rates of all groups at each step, and the momenta of those that cycle them. Layers: weights, input, output and
@@ -82,6 +83,9 @@ OPTIMIZERS = [
     ("Muon", dict(lr=0.02)),
     ("Muon", dict(lr=0.02, momentum=0.8, nesterov=False, weight_decay=0, adjust_lr_fn="match_rms_adamw")),
     ("Muon", dict(lr=0.02, ns_coefficients=(3, -3.2, 1.2), ns_steps=3, eps=1e-3, adjust_lr_fn="spectral_unclamped")),
+    ("Adafactor", dict()),
+    ("Adafactor", dict(lr=0.1, beta2_decay=-0.5, eps=(1e-2, 0.5), d=1.5, weight_decay=0.1)),
+    ("Adafactor", dict(lr=1.0, maximize=True, d=4.0)),
 ]
 STEPS = 20
 
@@ -104,56 +108,43 @@ class Lion(torch.optim.Optimizer):
                 p.sub_(group["lr"] * (update + group["weight_decay"] * p))
 
 
-class LAMB(torch.optim.Optimizer):
-    """You et al. 2020 (arXiv 1904.00962) as NVIDIA Apex's FusedLAMB computes it (csrc/multi_tensor_lamb.cu: bias correction,
-    adam_w_mode, grad_averaging), without its clip by the global norm; PyTorch has none."""
+def timms(name):
+    """An optimizer class of timm's; nothing else here needs it."""
+    import timm.optim
 
-    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01, use_nvlamb=False, maximize=False):
-        super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, use_nvlamb=use_nvlamb,
-                                      maximize=maximize))
-
-    @torch.no_grad()
-    def step(self):
-        for group in self.param_groups:
-            beta1, beta2 = group["betas"]
-            for p in (p for p in group["params"] if p.grad is not None):
-                g, s = -p.grad if group["maximize"] else p.grad, self.state[p]
-                s["step"] = s.get("step", 0) + 1
-                m, v = (s.setdefault(name, torch.zeros_like(p)) for name in ("exp_avg", "exp_avg_sq"))
-                m.copy_(beta1 * m + (1 - beta1) * g)
-                v.copy_(beta2 * v + (1 - beta2) * g * g)
-                root = (v / (1 - beta2 ** s["step"])).sqrt()
-                update = m / (1 - beta1 ** s["step"]) / (root + group["eps"]) + group["weight_decay"] * p
-                ratio, norms = 1.0, (p.norm().item(), update.norm().item())
-                if (group["use_nvlamb"] or group["weight_decay"] != 0) and norms[0] != 0 and norms[1] != 0:
-                    ratio = norms[0] / norms[1]
-                p.sub_(group["lr"] * ratio * update)
+    return getattr(timm.optim, name)
 
 
-class LARS(torch.optim.Optimizer):
-    """You, Gitman, Ginsburg 2017 (arXiv 1708.03888) as Lightning Bolts computes it (pl_bolts/optimizers/lars.py)."""
+class FromTimm(torch.optim.Optimizer):
+    """An optimizer of timm's, one per parameter: timm counts the steps of a group, also those that a parameter without a
+    gradient does not take."""
 
-    def __init__(self, params, lr=1e-3, momentum=0, dampening=0, weight_decay=0, nesterov=False, trust_coefficient=0.001,
-                 eps=1e-8, maximize=False):
-        super().__init__(params, dict(lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay,
-                                      nesterov=nesterov, trust_coefficient=trust_coefficient, eps=eps, maximize=maximize))
+    def __init__(self, make, params, maximize):
+        super().__init__(params, dict(maximize=maximize))
+        self.each = [(p, make([p])) for p in self.param_groups[0]["params"]]
 
     @torch.no_grad()
     def step(self):
-        for group in self.param_groups:
-            decay, momentum = group["weight_decay"], group["momentum"]
-            for p in (p for p in group["params"] if p.grad is not None):
-                g, state = -p.grad if group["maximize"] else p.grad, self.state[p]
-                p_norm, g_norm = p.norm(), g.norm()
-                if decay != 0 and p_norm != 0 and g_norm != 0:
-                    scale = p_norm / (g_norm + p_norm * decay + group["eps"]) * group["trust_coefficient"]
-                    g = (g + decay * p) * scale
-                if momentum != 0:
-                    first = "momentum_buffer" not in state
-                    state["momentum_buffer"] = buffer = (
-                        g.clone() if first else state["momentum_buffer"] * momentum + (1 - group["dampening"]) * g)
-                    g = g + momentum * buffer if group["nesterov"] else buffer
-                p.sub_(group["lr"] * g)
+        for p, theirs in self.each:
+            if p.grad is None:
+                continue
+            given = p.grad
+            p.grad = -given if self.param_groups[0]["maximize"] else given
+            theirs.step()
+            p.grad = given
+
+
+def LAMB(params, lr=1e-3, use_nvlamb=False, maximize=False, **options):
+    """You et al. 2020 (arXiv 1904.00962) by timm (timm/optim/lamb.py, which follows NVIDIA's FusedLAMB), without its clip by
+    the global norm; PyTorch has none."""
+    make = lambda p: timms("Lamb")(p, lr=lr, max_grad_norm=None, always_adapt=use_nvlamb, foreach=False, **options)
+    return FromTimm(make, params, maximize)
+
+
+def LARS(params, lr=1e-3, trust_coefficient=0.001, maximize=False, **options):
+    """You, Gitman, Ginsburg 2017 (arXiv 1708.03888) by timm (timm/optim/lars.py); PyTorch has none."""
+    make = lambda p: timms("Lars")(p, lr=lr, trust_coeff=trust_coefficient, foreach=False, **options)
+    return FromTimm(make, params, maximize)
 
 
 class ExactMuon(torch.optim.Optimizer):
@@ -182,7 +173,7 @@ class ExactMuon(torch.optim.Optimizer):
 
 
 OWN = {"Lion": Lion, "LAMB": LAMB, "LARS": LARS, "Muon": torch.optim.Muon}
-SHAPES = {"Muon": [(3, 5), (10, 7)]}
+SHAPES = {"Muon": [(3, 5), (10, 7)], "Adafactor": [(2, 3, 5), (70,)]}
 
 
 def optimizer(kind, options):

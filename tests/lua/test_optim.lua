@@ -7,7 +7,7 @@ local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 local nn, optim, F = gb.nn, gb.optim, gb.nn.functional
 
 local kinds = { "SGD", "Adam", "AdamW", "Lion", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "Rprop",
-  "ASGD", "LAMB", "LARS" }
+  "ASGD", "LAMB", "LARS", "Adafactor" }
 local no_decay = { Rprop = true }
 local still = { Rprop = true, LARS = true } -- a gradient of zeros moves nothing
 -- Options with which a kind has all of its states.
@@ -400,6 +400,126 @@ describe("Muon", function()
     end
     expect(values(run(true))):to_equal_bits(values(run(false)))
     expect(run(true).requires_grad):to_be(true)
+  end)
+end)
+
+describe("Adafactor", function()
+  local function of(...) return nn.Parameter(gb.randn(...)) end
+  it("has PyTorch's defaults, and bounds", function()
+    local group = optim.Adafactor({ of(2, 2) }).param_groups[1]
+    for name, value in pairs { lr = 1e-2, beta2_decay = -0.8, d = 1, weight_decay = 0 } do
+      expect(group[name] == value):to_be(true)
+    end
+    expect(group.eps[2]):to_be(1e-3)
+    for name, wrong in pairs { beta2_decay = { 0.1, 0 / 0 }, d = { 0.5 }, eps = { { -1, 0 }, 1, { 1 } }, lr = { -1 } } do
+      for _, value in ipairs(wrong) do
+        expect(function() optim.Adafactor({ of(2, 2) }, { [name] = value }) end):to_fail(name)
+      end
+    end
+  end)
+  it("keeps rows and columns of matrices, and all of what is none", function()
+    local opt = optim.Adafactor { of(300, 200), of(2, 3, 4), of(5), nn.Parameter(gb.tensor(1.0)),
+      nn.Parameter(gb.zeros(0, 3)) }
+    local state = opt:state_dict().state
+    local function shapes(i)
+      local text = {}
+      for name, t in pairs(state[i]) do
+        if gb.is_tensor(t) then text[#text + 1] = name .. " " .. table.concat(t.shape, "x") end
+      end
+      table.sort(text)
+      return table.concat(text, ", ")
+    end
+    expect(shapes(1)):to_be("col_var 1x200, row_var 300x1")
+    expect(shapes(2)):to_be("col_var 2x1x4, row_var 2x3x1")
+    expect(shapes(3)):to_be("variance 5")
+    expect(shapes(4)):to_be("variance ")
+    expect(shapes(5)):to_be("col_var 1x3, row_var 0x1")
+  end)
+  for _, dtype in ipairs { "float32", "float16", "bfloat16" } do
+    it("skips an overflow whole, clips alike in and before the step, and goes on from its state, in " .. dtype,
+      function()
+      local function run(inside, resumed)
+        gb.manual_seed(5)
+        local params = { nn.Parameter(gb.randn(6, 4):to(dtype)), nn.Parameter(gb.randn(7):to(dtype)) }
+        local opt, scaler = optim.Adafactor(params, { lr = 0.125 }), gb.amp.GradScaler { init_scale = 64 }
+        for step = 1, 6 do
+          opt:zero_grad()
+          local loss = params[1]:to("float32"):square():sum() + params[2]:to("float32"):sin():sum()
+          if step == 3 then loss = loss * math.huge end
+          scaler:scale(loss):backward()
+          local before, state = values(params[1]), opt:state_dict().state
+          if inside then scaler:step(opt, { clip = 0.5 })
+          else
+            scaler:unscale_(opt)
+            nn.utils.clip_grad_norm_(params, 0.5)
+            scaler:step(opt)
+          end
+          scaler:update()
+          if step == 3 then
+            local now = opt:state_dict().state
+            expect(params[1]:detach()):to_equal_bits(before)
+            for _, name in ipairs { "row_var", "col_var" } do
+              expect(now[1][name]):to_equal_bits(state[1][name])
+            end
+            expect(now[2].variance):to_equal_bits(state[2].variance)
+          end
+          if resumed and step == 4 then
+            state = opt:state_dict()
+            params = { nn.Parameter(values(params[1])), nn.Parameter(values(params[2])) }
+            opt = optim.Adafactor(params, { lr = 0.125 })
+            opt:load_state_dict(state)
+          end
+        end
+        expect(opt:state_dict().state[1].steps):to_be(5)
+        return params
+      end
+      local one = run(false, false)
+      for _, other in ipairs { run(true, false), run(true, true) } do
+        for i, p in ipairs(one) do expect(values(p)):to_equal_bits(values(other[i])) end
+      end
+    end)
+  end
+  it("leaves the factors of a parameter without a gradient alone", function()
+    local used, unused = of(3, 4), of(4, 3)
+    local opt = optim.Adafactor({ used, unused }, { lr = 0.5, weight_decay = 1 })
+    used.grad, unused.grad = gb.randn(3, 4), gb.randn(4, 3)
+    opt:step()
+    local before, state = values(unused), opt:state_dict().state[2]
+    opt:zero_grad()
+    used.grad = gb.randn(3, 4)
+    opt:step()
+    local now = opt:state_dict().state[2]
+    expect(values(unused)):to_equal_bits(before)
+    expect(now.row_var):to_equal_bits(state.row_var)
+    expect(now.col_var):to_equal_bits(state.col_var)
+    expect(now.steps):to_be(1)
+  end)
+  it("takes gradients whose squares leave the range of float32", function()
+    for _, size in ipairs { 1e-30, 1e18 } do
+      local p = nn.Parameter(gb.ones(8, 8))
+      local opt = optim.Adafactor({ p }, { lr = 0.1 })
+      for _ = 1, 3 do
+        p.grad = gb.full({ 8, 8 }, size)
+        opt:step()
+      end
+      expect(values(p):isfinite():all():item()):to_be(true)
+      if size > 1 then expect(values(p):lt(0.9):all():item()):to_be(true) end
+    end
+  end)
+  it("has the same bits under autocast, and refuses a state of other shapes", function()
+    local function run(cast)
+      gb.manual_seed(6)
+      local p = of(4, 4)
+      local opt = optim.Adafactor { p }
+      p.grad = gb.randn(4, 4)
+      if cast then gb.amp.autocast({ dtype = "float16" }, function() opt:step() end) else opt:step() end
+      return p, opt
+    end
+    local p, opt = run(true)
+    expect(values(p)):to_equal_bits(values(run(false)))
+    local state = opt:state_dict()
+    state.state[1].row_var = gb.zeros(4, 4)
+    expect(function() opt:load_state_dict(state) end):to_fail("row_var of parameter 1 has shape 4x4")
   end)
 end)
 
