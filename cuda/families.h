@@ -9,7 +9,7 @@
 
 #define GB_CUDA_FAMILIES(X) \
   X(elementwise) X(create) X(random) X(reduce) X(softmax) X(norm) X(group_norm) X(loss) X(index) X(cat) \
-  X(pool2d) X(sort) X(numerics) \
+  X(pool2d) X(sort) X(scan) X(numerics) \
   X(matmul) X(linear_loss) X(convolve) X(sdpa) X(recurrent) X(ctc) X(resample) X(fft)
 
 #ifdef __cplusplus

@@ -190,7 +190,7 @@ gb.optim.Sharded = define("gb.optim.Sharded(optimizer: optimizer|lbfgs) -> optim
   run of the elements, and gets the weights of the others after the step. Gradients must be the same on all, as \z
   DataParallel leaves them; the bits are those of the whole optimizer. Every process makes every step, state_dict and \z
   load_state_dict; a state does not know how many there were. In a job of one nothing changes. Errors: Muon, LBFGS, \z
-  LAMB, LARS and others that look at whole parameters; parameters on a GPU. Example: local opt = \z
+  Adafactor, LAMB, LARS and others that look at whole parameters; parameters on a GPU. Example: local opt = \z
   gb.optim.Sharded(gb.optim.AdamW(gb.nn.Linear(2, 2):parameters()))", "strict", function(optimizer)
   local mine = private(optimizer, "optimizer")
   if not mine then

@@ -28,6 +28,21 @@ GB_INLINE int64_t gb_floor_divide(int64_t x, int64_t y) {
   int64_t quotient = x / y, rest = x % y;
   return quotient - (rest != 0 && (rest < 0) != (y < 0));
 }
+/* By Euclid; without sign, since the magnitude of INT64_MIN is no int64. */
+GB_INLINE int64_t gb_gcd(int64_t x, int64_t y) {
+  uint64_t a = x < 0 ? 0 - (uint64_t)x : (uint64_t)x, b = y < 0 ? 0 - (uint64_t)y : (uint64_t)y;
+  while (b) {
+    uint64_t rest = a % b;
+    a = b;
+    b = rest;
+  }
+  return (int64_t)a;
+}
+GB_INLINE int64_t gb_lcm(int64_t x, int64_t y) {
+  uint64_t a = x < 0 ? 0 - (uint64_t)x : (uint64_t)x, b = y < 0 ? 0 - (uint64_t)y : (uint64_t)y;
+  uint64_t common = (uint64_t)gb_gcd(x, y);
+  return common ? (int64_t)(a / common * b) : 0;
+}
 GB_INLINE int64_t gb_integer_remainder(int64_t x, int64_t y) {
   if (y == 0 || y == -1) return 0;
   int64_t rest = x % y;

@@ -750,6 +750,7 @@ static gb_status cumsum(gb_op_call *call) {
 /* ====} */
 
 void GB_CPU_FILL(softmax)(gb_backend *backend);
+void GB_CPU_FILL(scan)(gb_backend *backend);
 void GB_CPU_FILL(reduce)(gb_backend *backend);
 void GB_CPU_FILL(reduce)(gb_backend *backend) {
   backend->run[GB_OP_sum] = sum;
@@ -769,4 +770,5 @@ void GB_CPU_FILL(reduce)(gb_backend *backend) {
   backend->run[GB_OP_any] = any;
   backend->run[GB_OP_cumsum] = cumsum;
   GB_CPU_FILL(softmax)(backend);
+  GB_CPU_FILL(scan)(backend);
 }

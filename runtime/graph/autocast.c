@@ -28,7 +28,7 @@ gb_status gb_autocast_rule(const gb_op_call *call, gb_dtype lower, gb_autocast_p
     case GB_CLASS_WIDEST: plan->cast = widest(call); return GB_OK;
     case GB_CLASS_FLOAT32:
       if (widest(call) == GB_DTYPE_NONE || any_float64(call)) return GB_OK;
-      if (call->info->kind == GB_KIND_COMPOSITE) plan->cast = GB_FLOAT32;
+      if (call->composite) plan->cast = GB_FLOAT32;
       else plan->result = GB_FLOAT32;
       return GB_OK;
     case GB_CLASS_BANNED:

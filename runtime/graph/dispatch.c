@@ -198,8 +198,8 @@ static gb_status autocast(road *r) {
   for (int i = 0; status == GB_OK && i < call->n_in; i++) {
     gb_tensor *x = call->in[i];
     if (!gb_autocast_eligible(x) || x->dtype == plan.cast || (call->in_place && i == 0)) continue;
-    status = call->info->kind == GB_KIND_COMPOSITE ? gb_op_cast(call->context, x, plan.cast, &r->cast[i])
-                                                   : cast_input(call->context, x, plan.cast, &r->cast[i]);
+    status = call->composite ? gb_op_cast(call->context, x, plan.cast, &r->cast[i])
+                          : cast_input(call->context, x, plan.cast, &r->cast[i]);
     if (status == GB_OK) call->in[i] = r->cast[i];
   }
   modes->autocast = true;
@@ -387,7 +387,7 @@ static void bump_written(const gb_op_call *call) {
 static gb_status run(road *r) {
   gb_op_call *call = &r->call;
   gb_context *context = call->context;
-  if (call->info->kind == GB_KIND_COMPOSITE) {
+  if (call->composite) {
     bool on = call->autocast = context->modes->autocast;
     gb_op_call *outer = context->graph->composite;
     if (!outer) context->graph->composite = call;
@@ -432,12 +432,13 @@ static gb_status travel(road *r, const gb_attr *attrs) {
   gb_context *context = call->context;
   GB_TRY(check_inputs(call));
   GB_TRY(fill_attrs(r, attrs));
+  call->composite = call->info->kind == GB_KIND_COMPOSITE || (r->impl->composed && r->impl->composed(call));
   if (context->modes->autocast) GB_TRY(autocast(r));
   if (call->op == GB_OP_copy) GB_TRY(fetch_source(r));
   for (int i = 0; context->modes->grad && i < call->n_in; i++)
     if (r->call.original[i] && r->call.original[i]->base) GB_TRY(gb_view_refresh(r->call.original[i]));
   if (!context->modes->grad && !context->graph->untracked) note_untracked(r);
-  bool composite = call->info->kind == GB_KIND_COMPOSITE;
+  bool composite = call->composite;
   call->needs_grad = !composite && wants_gradient(r);
   if (call->given && (composite || call->needs_grad))
     return gb_call_fail(call, GB_EINVAL, composite ? "runs other ops, and cannot write into a given output"

@@ -106,6 +106,7 @@ typedef struct gb_op_call {
   gb_dtype result;             /* float32 class under autocast: the dtype of floating results; else GB_DTYPE_NONE */
   bool needs_grad;             /* a node will be recorded: make the hidden outputs */
   bool in_place;
+  bool composite;              /* it runs other ops: by its kind, or by its attributes */
   bool autocast;               /* of a composite: it was called inside a scope */
   int32_t casts;               /* counted during an audit: casts of inputs without a kept copy, */
   int64_t cast_bytes;          /* and what they read and wrote */
@@ -126,6 +127,7 @@ typedef struct gb_op_impl {
   uint32_t save_in, save_out;              /* bit i: input or output i is needed by backward */
   bool save_other;                         /* input i is needed only when another input needs a gradient (x * y) */
   gb_status (*compose)(gb_op_call *call);     /* COMPOSITE: runs other ops, sets call->out */
+  bool (*composed)(const gb_op_call *call);   /* of an op with a kernel: with these attributes it is composed */
 } gb_op_impl;
 
 /* What it gives, the first where there are several: in place that is its first input. */

@@ -103,6 +103,20 @@ static gb_status check_bitwise(gb_op_call *call) {
   return output(call, dtype);
 }
 
+/* gcd, shifts: integers, and no bools. */
+static gb_status check_whole(gb_op_call *call) {
+  GB_TRY(no_bools(call, promoted(call)));
+  return check_bitwise(call);
+}
+
+/* 16-bit floats are computed in float32, whose next number rounds back. */
+static gb_status check_neighbours(gb_op_call *call) {
+  gb_dtype dtype = promoted(call);
+  if (dtype == GB_FLOAT32 || dtype == GB_FLOAT64) return output(call, dtype);
+  return gb_call_fail(call, GB_EDTYPE, "works on float32 and float64 tensors, this would be %s; convert with x:float()",
+                      gb_dtype_name(dtype));
+}
+
 /* As in PyTorch, an integer tensor stays one only if a number it meets is an integer. */
 static gb_dtype with_number(gb_dtype dtype, const gb_attr *number) {
   return number->given && !number->whole ? floating(dtype) : dtype;
@@ -482,6 +496,75 @@ static gb_status gradient(gb_grad_call *grad) {
 
 /* ====} */
 
+/* {==== options that other ops make ==== */
+
+/* x + factor * y, by addcmul, which rounds once. */
+static gb_status add_scaled(gb_op_call *call, gb_attr factor, gb_op op) {
+  gb_tensor *x = GB_IN(call, add)->x, *y = GB_IN(call, add)->y;
+  gb_dtype dtype = promoted(call);
+  if (!gb_dtype_is_float(dtype) && !factor.whole)
+    return gb_call_fail(call, GB_EDTYPE, "alpha is %g, and the result is %s; convert one tensor with x:float(), or "
+                                         "give a whole number", factor.number, gb_dtype_name(dtype));
+  GB_TRY(no_bools(call, dtype));
+  if (op == GB_OP_sub && factor.whole) factor = gb_attr_whole((int64_t)(0 - (uint64_t)factor.exact));
+  else if (op == GB_OP_sub) factor = gb_attr_num(-factor.number);
+  gb_chain chain;
+  gb_chain_begin(&chain, call->context);
+  gb_tensor *one = gb_chain_full(&chain, dtype, 0, NULL, call->device, 1);
+  return gb_chain_end(&chain, GB_CHAIN(&chain, addcmul, .x = x, .y = y, .z = one, .value = factor),
+                      &GB_OUT(call, add)->z);
+}
+_Static_assert(GB_ATTR_AT(sub, alpha) == GB_ATTR_AT(add, alpha) && GB_IN_AT(sub, y) == GB_IN_AT(add, y),
+               "read as add");
+
+static bool is_scaled(const gb_op_call *call) {
+  return GB_ATTRS(call, add)->alpha.given && GB_ATTRS(call, add)->alpha.number != 1;
+}
+
+static gb_status add_compose(gb_op_call *call) { return add_scaled(call, GB_ATTRS(call, add)->alpha, GB_OP_add); }
+static gb_status sub_compose(gb_op_call *call) { return add_scaled(call, GB_ATTRS(call, sub)->alpha, GB_OP_sub); }
+
+static bool is_rounded(const gb_op_call *call) {
+  return GB_ATTRS(call, div)->rounding_mode.integer != GB_WORD_none;
+}
+
+/* Whole quotients: of integers exactly, by what the division leaves over. */
+static gb_status div_compose(gb_op_call *call) {
+  gb_tensor *x = GB_IN(call, div)->x, *y = GB_IN(call, div)->y;
+  bool down = GB_ATTRS(call, div)->rounding_mode.integer == GB_WORD_floor;
+  gb_dtype dtype = promoted(call);
+  GB_TRY(no_bools(call, dtype));
+  gb_chain chain;
+  gb_chain_begin(&chain, call->context);
+  gb_tensor *z;
+  if (gb_dtype_is_float(dtype))
+    z = gb_chain_1(&chain, down ? GB_OP_floor : GB_OP_trunc, GB_CHAIN(&chain, div, .x = x, .y = y), NULL);
+  else {
+    if (!down) x = GB_CHAIN(&chain, sub, .x = x, .y = GB_CHAIN(&chain, fmod, .x = x, .y = y));
+    z = GB_CHAIN(&chain, floor_divide, .x = x, .y = y);
+  }
+  return gb_chain_end(&chain, z, &GB_OUT(call, div)->z);
+}
+
+static bool has_decimals(const gb_op_call *call) { return GB_ATTRS(call, round)->decimals.integer != 0; }
+
+/* As PyTorch's: times a power of ten, rounded, and back. */
+static gb_status round_compose(gb_op_call *call) {
+  gb_tensor *x = GB_IN(call, round)->x;
+  int64_t decimals = GB_ATTRS(call, round)->decimals.integer;
+  double power = pow(10, (double)(decimals < 0 ? -decimals : decimals));
+  GB_TRY(gb_require_float(call, GB_IN_AT(round, x)));
+  gb_chain chain;
+  gb_chain_begin(&chain, call->context);
+  gb_tensor *wide = gb_chain_widen(&chain, x);
+  wide = gb_chain_number(&chain, decimals < 0 ? GB_OP_div : GB_OP_mul, wide, power);
+  wide = GB_CHAIN(&chain, round, .x = wide);
+  wide = gb_chain_number(&chain, decimals < 0 ? GB_OP_mul : GB_OP_div, wide, power);
+  return gb_chain_end(&chain, gb_chain_cast(&chain, wide, (gb_dtype)x->dtype), &GB_OUT(call, round)->y);
+}
+
+/* ====} */
+
 /* {==== the table ==== */
 
 /* What backward reads, as the inputs and outputs that are kept. */
@@ -504,6 +587,9 @@ const gb_op_impl gb_family_elementwise[] = {
 #define RULE(name, checks, reads, rule) \
   { .op = GB_OP_##name, .check = check_##checks, .gradient = gradient, KEEP_##reads(name) },
 #define NO_RULE(name, checks) { .op = GB_OP_##name, .check = check_##checks },
+#define RULE_WITH_OPTION(name, checks, reads, rule, when, made) \
+  { .op = GB_OP_##name, .check = check_##checks, .gradient = gradient, .composed = when, .compose = made, \
+    KEEP_##reads(name) },
 #include "ops/derivatives.def"
 #undef RULE
 #undef NO_RULE

@@ -317,6 +317,28 @@ static gb_status index_put_check(gb_op_call *call) {
   return gb_call_output_like(call, GB_OUT_AT(index_put, y), x, (gb_dtype)x->dtype);
 }
 
+static bool is_accumulated(const gb_op_call *call) { return GB_ATTRS(call, index_put)->accumulate.integer; }
+
+/* source, broadcast to what x[index] is, is added at each index. */
+static gb_status index_put_compose(gb_op_call *call) {
+  const gb_in_index_put *in = GB_IN(call, index_put);
+  gb_tensor *x = in->x, *source = in->source;
+  int64_t shape[GB_MAX_NDIM], rows[GB_MAX_NDIM];
+  GB_TRY(index_put_check(call));
+  gb_drop(&GB_OUT(call, index_put)->y);
+  int ndim = picked_shape(in->index, x->ndim, x->shape, shape);
+  memcpy(rows, x->shape, sizeof rows);
+  rows[0] = in->index->numel;
+  gb_chain chain;
+  gb_chain_begin(&chain, call->context);
+  source = gb_chain_cast(&chain, gb_chain_here(&chain, call, source), (gb_dtype)x->dtype);
+  source = GB_CHAIN(&chain, expand, .x = source, .shape = gb_attr_ints(ndim, shape));
+  source = GB_CHAIN(&chain, reshape, .x = source, .shape = gb_attr_ints(x->ndim, rows));
+  gb_tensor *index = GB_CHAIN(&chain, reshape, .x = in->index, .shape = gb_attr_ints(1, rows));
+  gb_tensor *y = GB_CHAIN(&chain, index_add, .x = x, .dim = gb_attr_int(0), .index = index, .source = source);
+  return gb_chain_end(&chain, y, &GB_OUT(call, index_put)->y);
+}
+
 /* For each of n index values (a vector), as a bool column [n, 1 ...] of `ndim` dims: a later one is equal, so this one
  * was written over. */
 static gb_status overwritten(gb_context *c, gb_tensor *index, int64_t rows, int ndim, gb_tensor **out) {
@@ -695,6 +717,7 @@ const gb_op_impl gb_family_index[] = {
   { .op = GB_OP_index_add, .check = index_add_check, .gradient = index_add_gradient,
     .save_in = GB_SAVE_IN(index_add, index) },
   { .op = GB_OP_index_put, .check = index_put_check, .gradient = index_put_gradient,
+    .composed = is_accumulated, .compose = index_put_compose,
     .save_in = GB_SAVE_IN(index_put, index) },
   { .op = GB_OP_masked_select, .check = masked_select_check, .gradient = masked_select_gradient,
     .save_in = GB_SAVE_IN(masked_select, mask) },

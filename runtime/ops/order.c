@@ -277,22 +277,9 @@ static gb_status nanquantile_compose(gb_op_call *call) { return quantile_of(call
 
 /* {==== positions among sorted values ==== */
 
-/* How many of each row of `line` are smaller than each of `values` (right: not larger), the rows of both matching. Both
- * are sorted as one, the side that comes first among equals in front, and boundaries counted on the way. */
+/* How many of each row of `line` are smaller than each of `values` (right: not larger). */
 static gb_tensor *positions(gb_chain *chain, gb_tensor *line, gb_tensor *values, bool right) {
-  if (chain->status != GB_OK) return NULL;
-  int last = line->ndim - 1;
-  int64_t n = line->shape[last], m = values->shape[last];
-  gb_tensor *order, *parts[] = { right ? line : values, right ? values : line };
-  gb_tensor *merged = GB_CHAIN(chain, cat, .xs = parts, .count = 2, .dim = gb_attr_int(last));
-  sorted(chain, merged, last, &order);
-  gb_tensor *boundary = whole(chain, right ? GB_OP_lt : GB_OP_ge, order, right ? n : m);
-  gb_tensor *before = GB_CHAIN(chain, cumsum, .x = boundary, .dim = gb_attr_int(last));
-  if (chain->status != GB_OK) return NULL;
-  gb_tensor *none = full(chain, order, GB_INT64, order->ndim, order->shape, 0);
-  gb_tensor *counts = GB_CHAIN(chain, scatter_add, .x = none, .dim = gb_attr_int(last), .index = order,
-                               .source = before);
-  return part(chain, counts, last, right ? n : 0, m);
+  return GB_CHAIN(chain, search_rows, .x = line, .values = values, .right = gb_attr_int(right));
 }
 
 /* Positions of values of any shape in a vector; else rows of both match. */
@@ -457,48 +444,126 @@ static gb_tensor *distances(gb_chain *chain, const gb_tensor *x, gb_tensor *mark
   return GB_CHAIN(chain, sub, .x = GB_CHAIN(chain, cat, .xs = parts, .count = 2, .dim = gb_attr_int(0)), .y = places);
 }
 
-/* Runs of equal elements in a vector: their first elements, and if asked for the number of each element's run and the
- * lengths. `order` (NULL: none) says where the vector's elements stand in x. */
-static gb_status runs_of(gb_op_call *call, gb_chain *chain, gb_tensor *line, gb_tensor *order) {
-  const gb_attrs_unique *attrs = GB_ATTRS(call, unique);
-  gb_tensor *x = GB_IN(call, unique)->x;
-  int64_t n = x->numel, one = n > 0;
+/* The parts of x along dim as rows, or all of it (dim not given) as a vector. */
+static gb_tensor *parts_of(gb_chain *chain, gb_tensor *x, const gb_attr *dim, int at) {
+  if (!dim->given) return flat(chain, x);
+  gb_tensor *first = GB_CHAIN(chain, movedim, .x = x, .source = gb_attr_ints(1, (int64_t[]){ at }),
+                              .destination = gb_attr_ints(1, (int64_t[]){ 0 }));
+  int64_t n = x->shape[at], shape[] = { n, 1 };
+  for (int i = 0; i < x->ndim; i++)
+    if (i != at) shape[1] *= x->shape[i];
+  return shaped(chain, first, 2, shape);
+}
+
+/* Rows back to parts along dim. */
+static gb_tensor *rows_to_parts(gb_chain *chain, gb_tensor *rows, const gb_tensor *x, int at) {
+  int64_t shape[GB_MAX_NDIM] = { rows ? rows->shape[0] : 0 };
+  for (int i = 0, k = 1; i < x->ndim; i++)
+    if (i != at) shape[k++] = x->shape[i];
+  return GB_CHAIN(chain, movedim, .x = shaped(chain, rows, x->ndim, shape), .source = gb_attr_ints(1, (int64_t[]){ 0 }),
+                  .destination = gb_attr_ints(1, (int64_t[]){ at }));
+}
+
+/* Runs of equal rows (or elements of a vector): the first of each, and if asked for the number of each row's run and
+ * the lengths. `order` (NULL: none) says where the rows stand in x. at: the dim of x that they lie along. */
+static gb_status runs_of(gb_op_call *call, gb_chain *chain, gb_tensor *line, gb_tensor *order, int at) {
+  bool by_parts = call->op == GB_OP_unique ? GB_ATTRS(call, unique)->dim.given
+                                           : GB_ATTRS(call, unique_consecutive)->dim.given;
+  bool inverted = call->op == GB_OP_unique ? GB_ATTRS(call, unique)->return_inverse.integer
+                                           : GB_ATTRS(call, unique_consecutive)->return_inverse.integer;
+  bool counted = call->op == GB_OP_unique ? GB_ATTRS(call, unique)->return_counts.integer
+                                          : GB_ATTRS(call, unique_consecutive)->return_counts.integer;
+  gb_tensor *x = *call->in;
+  int64_t n = by_parts ? x->shape[at] : x->numel, one = n > 0, row = 1;
   int output = 0;
   gb_tensor *changes = n > 1 ? GB_CHAIN(chain, ne, .x = part(chain, line, 0, 1, n - 1),
                                         .y = part(chain, line, 0, 0, n - 1)) : NULL;
-  gb_tensor *parts[] = { full(chain, x, GB_BOOL, 1, &one, 1), changes };
-  gb_tensor *starts = n > 1 ? GB_CHAIN(chain, cat, .xs = parts, .count = 2, .dim = gb_attr_int(0)) : parts[0];
-  gb_tensor *values = GB_CHAIN(chain, masked_select, .x = line, .mask = starts);
-  gb_tensor *counts = attrs->return_counts.integer ? distances(chain, x, starts, n) : NULL;
-  hand_out(call, chain, &output, values);
-  if (attrs->return_inverse.integer) {
+  if (changes && by_parts) changes = GB_CHAIN(chain, any, .x = changes, .dim = gb_attr_ints(1, &row));
+  gb_tensor *pieces[] = { full(chain, x, GB_BOOL, 1, &one, 1), changes };
+  gb_tensor *starts = n > 1 ? GB_CHAIN(chain, cat, .xs = pieces, .count = 2, .dim = gb_attr_int(0)) : pieces[0];
+  gb_tensor *values;
+  if (by_parts) {
+    values = GB_CHAIN(chain, index_select, .x = line, .dim = gb_attr_int(0),
+                      .index = flat(chain, GB_CHAIN(chain, nonzero, .x = starts)));
+    values = rows_to_parts(chain, values, x, at);
+  } else values = GB_CHAIN(chain, masked_select, .x = line, .mask = starts);
+  gb_tensor *counts = counted ? distances(chain, x, starts, n) : NULL;
+  hand_out(call, chain, &output, by_parts ? GB_CHAIN(chain, contiguous, .x = values) : values);
+  if (inverted) {
     gb_tensor *numbers = whole(chain, GB_OP_sub, GB_CHAIN(chain, cumsum, .x = starts, .dim = gb_attr_int(0)), 1);
     gb_tensor *inverse = numbers;
     if (order) inverse = GB_CHAIN(chain, scatter_add, .x = full(chain, x, GB_INT64, 1, &n, 0), .dim = gb_attr_int(0),
                                   .index = order, .source = numbers); /* each place is named once */
-    inverse = shaped(chain, inverse, x->ndim, x->shape);
+    if (!by_parts) inverse = shaped(chain, inverse, x->ndim, x->shape);
     hand_out(call, chain, &output, inverse);
   }
-  if (attrs->return_counts.integer) hand_out(call, chain, &output, counts);
+  if (counted) hand_out(call, chain, &output, counts);
   gb_tensor *done;
   GB_TRY(gb_chain_end(chain, x, &done));
   gb_tensor_release(done);
   return GB_OK;
 }
-_Static_assert(GB_ATTR_AT(unique_consecutive, return_counts) == GB_ATTR_AT(unique, return_counts), "read as unique");
+
+/* One step of ordering rows: `order` sorted by the column, where equal ones stay in the order that they have. */
+static gb_status sort_by_column(gb_context *context, gb_tensor *rows, int64_t column, gb_tensor **order) {
+  gb_tensor *place, *next = NULL;
+  gb_chain chain;
+  gb_chain_begin(&chain, context);
+  gb_tensor *line = GB_CHAIN(&chain, select, .x = rows, .dim = gb_attr_int(1), .position = gb_attr_int(column));
+  if (*order) line = GB_CHAIN(&chain, index_select, .x = line, .dim = gb_attr_int(0), .index = *order);
+  sorted(&chain, line, 0, &place);
+  if (*order) place = GB_CHAIN(&chain, index_select, .x = *order, .dim = gb_attr_int(0), .index = place);
+  GB_TRY(gb_chain_end(&chain, place, &next));
+  gb_drop(order);
+  *order = next;
+  return GB_OK;
+}
+
+/* The order of rows as of words: by their last column, then by the one before it. Sorting keeps equal ones in order. */
+static gb_status order_rows(gb_context *context, gb_tensor *rows, gb_tensor **order) {
+  gb_status status = GB_OK;
+  *order = NULL;
+  for (int64_t c = rows->shape[1] - 1; status == GB_OK && c >= 0; c--) {
+    status = sort_by_column(context, rows, c, order);
+    if (status == GB_OK) status = gb_poll(context);
+  }
+  if (status != GB_OK) gb_drop(order);
+  return status;
+}
+
+/* The dim that x is cut along, 0 where none is given. */
+static gb_status named_part(gb_op_call *call, const gb_attr *dim, int *at) {
+  *at = 0;
+  if (!dim->given) return GB_OK;
+  GB_TRY(gb_require_ndim(call, 0, 1, GB_MAX_NDIM));
+  return gb_call_dim(call, dim->integer, (*call->in)->ndim, at);
+}
 
 static gb_status unique_compose(gb_op_call *call) {
-  gb_tensor *order;
+  const gb_attr *dim = &GB_ATTRS(call, unique)->dim;
+  gb_tensor *order = NULL, *own = NULL;
+  int at;
+  GB_TRY(named_part(call, dim, &at));
   gb_chain chain;
   gb_chain_begin(&chain, call->context);
-  gb_tensor *line = sorted(&chain, flat(&chain, GB_IN(call, unique)->x), 0, &order);
-  return runs_of(call, &chain, line, order);
+  gb_tensor *line = parts_of(&chain, GB_IN(call, unique)->x, dim, at);
+  if (!dim->given) line = sorted(&chain, line, 0, &order);
+  else if (chain.status == GB_OK && line->shape[1] > 0) {
+    chain.status = order_rows(call->context, line, &own);
+    line = GB_CHAIN(&chain, index_select, .x = line, .dim = gb_attr_int(0), .index = own);
+  }
+  gb_status status = runs_of(call, &chain, line, dim->given ? own : order, at);
+  gb_drop(&own);
+  return status;
 }
 
 static gb_status unique_consecutive_compose(gb_op_call *call) {
+  const gb_attr *dim = &GB_ATTRS(call, unique_consecutive)->dim;
+  int at;
+  GB_TRY(named_part(call, dim, &at));
   gb_chain chain;
   gb_chain_begin(&chain, call->context);
-  return runs_of(call, &chain, flat(&chain, GB_IN(call, unique_consecutive)->x), NULL);
+  return runs_of(call, &chain, parts_of(&chain, GB_IN(call, unique_consecutive)->x, dim, at), NULL, at);
 }
 
 /* ====} */

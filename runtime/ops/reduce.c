@@ -160,7 +160,7 @@ static gb_status truth_check(gb_op_call *call) {
 static gb_status cumsum_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, cumsum)->x;
   GB_TRY(check_dims(call, x->ndim));
-  return gb_call_output(call, Y, x->ndim, x->shape, sum_dtype(call));
+  return gb_call_output(call, Y, x->ndim, x->shape, call->in_place ? (gb_dtype)x->dtype : sum_dtype(call));
 }
 
 /* Counts and range, whatever the shape of x. */

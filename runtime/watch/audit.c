@@ -382,7 +382,7 @@ static gb_status look(void *user, const gb_op_call *call) {
     note_cast(call, context->graph->casting);
     return GB_OK;
   }
-  if (call->info->kind == GB_KIND_VIEW || call->info->kind == GB_KIND_COMPOSITE) return GB_OK;
+  if (call->info->kind == GB_KIND_VIEW || call->composite) return GB_OK;
   gb_audit_key key;
   GB_TRY(describe(audit, call, line, &key));
   if (key.lower != GB_DTYPE_NONE) audit->format = (gb_dtype)key.lower;

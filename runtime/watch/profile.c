@@ -120,8 +120,6 @@ static void describe(gb_profile *profile, gb_profile_event *e) {
 
 /* An op ran: it is the innermost event. */
 static gb_status look(void *user, const gb_op_call *call) {
-  static const gb_profile_kind kinds[] = { [GB_KIND_VIEW] = GB_PROFILE_VIEW,
-                                           [GB_KIND_COMPOSITE] = GB_PROFILE_COMPOSITE };
   gb_profile *profile = user;
   const gb_context *context = profile->context;
   gb_profile_event *e = innermost(profile);
@@ -129,8 +127,7 @@ static gb_status look(void *user, const gb_op_call *call) {
   const gb_walk_place *at = context->graph->backward;
   const gb_tensor *result = gb_call_result(call);
   int slot = gb_device_slot(call->device);
-  e->kind = call->info->kind < (int)(sizeof kinds / sizeof *kinds) && kinds[call->info->kind]
-      ? kinds[call->info->kind] : GB_PROFILE_OP;
+  e->kind = call->composite ? GB_PROFILE_COMPOSITE : call->info->kind == GB_KIND_VIEW ? GB_PROFILE_VIEW : GB_PROFILE_OP;
   e->phase = !at ? GB_PROFILE_FORWARD : context->modes->recompute ? GB_PROFILE_RECOMPUTE : GB_PROFILE_BACKWARD;
   if (e->phase == GB_PROFILE_BACKWARD) e->node = at->node && !at->settling ? at->node->sequence + 1 : 0;
   else if (call->needs_grad && result && result->node) e->node = result->node->sequence + 1;

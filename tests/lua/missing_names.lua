@@ -305,48 +305,38 @@ return {
         Module.register_full_backward_pre_hook Module.register_load_state_dict_post_hook
         Module.register_load_state_dict_pre_hook Module.register_module Module.register_state_dict_post_hook
         Module.register_state_dict_pre_hook Module.set_extra_state Module.set_submodule Module.state_dict(destination)
-        Module.state_dict(keep_vars) Module.state_dict(prefix) Module.zero_grad(set_to_none) Tensor.T Tensor.add(alpha)
-        Tensor.add_(alpha) Tensor.backward(inputs) Tensor.bernoulli(p) Tensor.bernoulli_ Tensor.bitwise_left_shift
-        Tensor.bitwise_left_shift_ Tensor.bitwise_right_shift Tensor.bitwise_right_shift_ Tensor.byte Tensor.cauchy_
-        Tensor.char Tensor.cholesky_inverse Tensor.cholesky_solve Tensor.copy_(non_blocking) Tensor.cumsum_
-        Tensor.diagflat Tensor.div(rounding_mode) Tensor.div_(rounding_mode) Tensor.divide(rounding_mode)
-        Tensor.divide_(rounding_mode) Tensor.dsplit Tensor.equal Tensor.expand(implicit) Tensor.exponential_
-        Tensor.fill_diagonal_ Tensor.float_power Tensor.float_power_ Tensor.frexp Tensor.gcd Tensor.gcd_
-        Tensor.geometric_ Tensor.histogram Tensor.hsplit Tensor.igamma Tensor.igamma_ Tensor.igammac Tensor.igammac_
-        Tensor.index Tensor.index_add(alpha) Tensor.index_add_(alpha) Tensor.index_put(accumulate)
-        Tensor.index_put_(accumulate) Tensor.is_signed Tensor.itemsize Tensor.lcm Tensor.lcm_ Tensor.ldexp Tensor.ldexp_
-        Tensor.log_normal_ Tensor.logdet Tensor.mT Tensor.matrix_exp Tensor.mvlgamma Tensor.mvlgamma_ Tensor.nbytes
-        Tensor.nextafter Tensor.nextafter_ Tensor.nonzero_static Tensor.norm(dtype) Tensor.random_
+        Module.state_dict(keep_vars) Module.state_dict(prefix) Module.zero_grad(set_to_none) Tensor.T
+        Tensor.backward(inputs) Tensor.bernoulli(p) Tensor.bernoulli_ Tensor.byte Tensor.cauchy_ Tensor.char
+        Tensor.cholesky_inverse Tensor.cholesky_solve Tensor.copy_(non_blocking) Tensor.diagflat Tensor.dsplit
+        Tensor.equal Tensor.expand(implicit) Tensor.exponential_ Tensor.fill_diagonal_ Tensor.float_power
+        Tensor.float_power_ Tensor.frexp Tensor.geometric_ Tensor.histogram Tensor.hsplit Tensor.igamma Tensor.igamma_
+        Tensor.igammac Tensor.igammac_ Tensor.index Tensor.index_add(alpha) Tensor.index_add_(alpha) Tensor.is_signed
+        Tensor.itemsize Tensor.ldexp Tensor.ldexp_ Tensor.log_normal_ Tensor.logdet Tensor.mT Tensor.matrix_exp
+        Tensor.mvlgamma Tensor.mvlgamma_ Tensor.nbytes Tensor.nonzero_static Tensor.norm(dtype) Tensor.random_
         Tensor.register_post_accumulate_grad_hook Tensor.repeat_interleave(output_size) Tensor.resize Tensor.resize_as
-        Tensor.retains_grad Tensor.round(decimals) Tensor.round_(decimals) Tensor.short Tensor.split_with_sizes
-        Tensor.sub(alpha) Tensor.sub_(alpha) Tensor.subtract(alpha) Tensor.subtract_(alpha) Tensor.sum_to_size
-        Tensor.tensor_split Tensor.trace Tensor.vsplit init.dirac_ init.eye_ init.sparse_ linalg.cholesky_ex
-        linalg.householder_product linalg.inv_ex linalg.ldl_factor linalg.ldl_factor_ex linalg.ldl_solve linalg.lu
-        linalg.lu_factor linalg.lu_factor_ex linalg.matrix_exp linalg.matrix_sqrth linalg.solve_ex linalg.tensorinv
-        linalg.tensorsolve lr_scheduler.MultiplicativeLR(last_epoch) lr_scheduler.SequentialLR(last_epoch)
-        nn.AdaptiveLogSoftmaxWithLoss nn.BatchNorm1d(bias) nn.BatchNorm2d(bias) nn.Embedding(max_norm)
-        nn.Embedding(norm_type) nn.Embedding(scale_grad_by_freq) nn.FractionalMaxPool2d nn.FractionalMaxPool3d
-        nn.GRU(proj_size) nn.GroupNorm(bias) nn.LPPool3d nn.LinearCrossEntropyLoss nn.ModuleDict(modules)
+        Tensor.retains_grad Tensor.short Tensor.split_with_sizes Tensor.sum_to_size Tensor.tensor_split Tensor.trace
+        Tensor.vsplit init.dirac_ init.eye_ init.sparse_ linalg.cholesky_ex linalg.householder_product linalg.inv_ex
+        linalg.ldl_factor linalg.ldl_factor_ex linalg.ldl_solve linalg.lu linalg.lu_factor linalg.lu_factor_ex
+        linalg.matrix_exp linalg.matrix_sqrth linalg.solve_ex linalg.tensorinv linalg.tensorsolve
+        lr_scheduler.MultiplicativeLR(last_epoch) lr_scheduler.SequentialLR(last_epoch) nn.AdaptiveLogSoftmaxWithLoss
+        nn.BatchNorm1d(bias) nn.BatchNorm2d(bias) nn.Embedding(max_norm) nn.Embedding(norm_type)
+        nn.Embedding(scale_grad_by_freq) nn.FractionalMaxPool2d nn.FractionalMaxPool3d nn.GRU(proj_size)
+        nn.GroupNorm(bias) nn.LPPool3d nn.LinearCrossEntropyLoss nn.ModuleDict(modules)
         nn.MultiheadAttention(add_bias_kv) nn.MultiheadAttention(add_zero_attn) nn.MultiheadAttention(batch_first)
         nn.MultiheadAttention(kdim) nn.MultiheadAttention(vdim) nn.Parameter(data) nn.ParameterDict nn.ParameterList
         nn.RNN(proj_size) nn.RReLU nn.Softmax2d nn.SyncBatchNorm nn.Transformer(custom_decoder)
-        nn.Transformer(custom_encoder) nn.TripletMarginWithDistanceLoss optim.Adafactor
-        optim.Adam(decoupled_weight_decay) optim.swa_utils.AveragedModel(multi_avg_fn)
-        optim.swap_in_optimizer_params_and_state torch.add(alpha) torch.alpha_dropout_ torch.bernoulli(p) torch.binomial
-        torch.bitwise_left_shift torch.bitwise_right_shift torch.cdist(compute_mode) torch.cholesky_inverse
-        torch.cholesky_solve torch.div(rounding_mode) torch.divide(rounding_mode) torch.dropout_
-        torch.embedding(scale_grad_by_freq) torch.feature_alpha_dropout_ torch.fill torch.frexp torch.gcd torch.gcd_
+        nn.Transformer(custom_encoder) nn.TripletMarginWithDistanceLoss optim.Adam(decoupled_weight_decay)
+        optim.swa_utils.AveragedModel(multi_avg_fn) optim.swap_in_optimizer_params_and_state torch.alpha_dropout_
+        torch.bernoulli(p) torch.binomial torch.cdist(compute_mode) torch.cholesky_inverse torch.cholesky_solve
+        torch.dropout_ torch.embedding(scale_grad_by_freq) torch.feature_alpha_dropout_ torch.fill torch.frexp
         torch.get_device torch.gradient torch.histogram torch.histogramdd torch.igamma torch.igammac
-        torch.index_add(alpha) torch.index_put(accumulate) torch.index_put_(accumulate) torch.is_signed torch.lcm
-        torch.lcm_ torch.ldexp torch.ldexp_ torch.load(map_location) torch.matrix_exp torch.meshgrid(indexing)
-        torch.mvlgamma torch.nextafter torch.nonzero_static torch.norm(dtype) torch.normal torch.pdist torch.poisson
-        torch.randint_like torch.randperm(dtype) torch.repeat_interleave(output_size) torch.round(decimals)
-        torch.round_(decimals) torch.rrelu torch.rrelu_ torch.set_printoptions(edgeitems)
-        torch.set_printoptions(linewidth) torch.set_printoptions(profile) torch.set_printoptions(sci_mode)
-        torch.split_with_sizes torch.sub(alpha) torch.subtract(alpha) utils.fuse_conv_bn_eval utils.fuse_conv_bn_weights
+        torch.index_add(alpha) torch.is_signed torch.ldexp torch.ldexp_ torch.load(map_location) torch.matrix_exp
+        torch.meshgrid(indexing) torch.mvlgamma torch.nonzero_static torch.norm(dtype) torch.normal torch.pdist
+        torch.poisson torch.randint_like torch.randperm(dtype) torch.repeat_interleave(output_size) torch.rrelu
+        torch.rrelu_ torch.set_printoptions(edgeitems) torch.set_printoptions(linewidth) torch.set_printoptions(profile)
+        torch.set_printoptions(sci_mode) torch.split_with_sizes utils.fuse_conv_bn_eval utils.fuse_conv_bn_weights
         utils.fuse_linear_bn_eval utils.fuse_linear_bn_weights utils.parametrizations.orthogonal utils.rnn.pad_sequence
-        utils.rnn.unpad_sequence Tensor.unique(sorted) Tensor.unique(dim) Tensor.unique_consecutive(dim)
-        torch.einsum(path) torch.isin(assume_unique) torch.unique_consecutive(dim) nn.ConvTranspose1d(padding_mode)
+        utils.rnn.unpad_sequence torch.einsum(path) torch.isin(assume_unique) nn.ConvTranspose1d(padding_mode)
         nn.ConvTranspose2d(padding_mode) nn.ConvTranspose3d(padding_mode) torch.embedding_bag(scale_grad_by_freq)
         nn.BatchNorm3d(bias) nn.EmbeddingBag(max_norm) nn.EmbeddingBag(norm_type) nn.EmbeddingBag(scale_grad_by_freq)
         nn.InstanceNorm1d(bias) nn.InstanceNorm2d(bias) nn.InstanceNorm3d(bias) nn.Upsample(recompute_scale_factor)

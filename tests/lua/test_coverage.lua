@@ -9,6 +9,7 @@ local cases = dofile("tests/lua/cases.lua")
 -- Rows that a golden case cannot express, and the file that tests them instead.
 local elsewhere = {
   bernoulli = "tests/lua/test_random.lua", multinomial = "tests/lua/test_random.lua",
+  nextafter = "tests/lua/test_small_ops.lua",
 }
 
 -- Rows whose gradient is 0 everywhere, and the file that tests it: differences would see the steps.

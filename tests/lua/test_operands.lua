@@ -122,6 +122,8 @@ local deviations = {
   { "floor_divide remainder fmod", "out of range", "of %l*int", "other", "the number is not wrapped to the tensor's \z
     dtype first; only the result is" },
   { "floor_divide remainder fmod", "out of range", "1099511627776", "allowed", "as above" },
+  { "bitwise_left_shift bitwise_right_shift", "out of range", "1099511627776", "other", "as above" },
+  { "gcd lcm", "*", "int", "other", "the magnitude of the smallest integer; PyTorch's overflows on the way" },
   { "pow", "out of range", "%-5", "allowed", "a negative power is the reciprocal without its fraction" },
   { "pow", "out of range", "of u?int", "allowed", "the number is not wrapped to the tensor's dtype first; only the \z
     result is" },
@@ -403,6 +405,7 @@ local without = {
   searchsorted = { number = moves, ["out of range"] = moves }, bucketize = { number = moves, ["out of range"] = moves },
   isin = { number = moves, ["out of range"] = moves, ["beyond 2^53"] = moves },
   bincount = { ["beyond 2^53"] = counted }, histc = { number = "its golden case has two" },
+  nextafter = { integer = "test_small_ops.lua", ["0-d"] = "test_small_ops.lua", ["beyond 2^53"] = "float32 and float64 only" },
   unique = { ["beyond 2^53"] = moves }, unique_consecutive = { ["beyond 2^53"] = moves },
   cov = { number = "its golden case has one", nan = "every element is NaN then" },
   bernoulli = { integer = random, ["beyond 2^53"] = random },

@@ -56,4 +56,143 @@ for _, dtype in ipairs({ "float32", "float64", "int64", "bfloat16" }) do
   end)
 end
 
+-- A number or nested lists of them as text.
+local function text_of(x)
+  if type(x) ~= "table" then return type(x) == "number" and ("%.17g"):format(x) or tostring(x) end
+  local parts = {}
+  for i, part in ipairs(x) do parts[i] = text_of(part) end
+  return "{" .. table.concat(parts, ", ") .. "}"
+end
+local function same(got, want) expect(text_of(got)):to_be(text_of(want)) end
+
+describe("options that other ops make", function()
+  it("alpha: in place, of integers exactly, with a gradient", function()
+    local x, y = gb.tensor { 1.0, 2.0 }, gb.tensor { 3.0, 4.0 }
+    x:requires_grad_()
+    y:requires_grad_()
+    local z = x:sub(y, { alpha = 0.5 })
+    same(z:tolist(), { -0.5, 0.0 })
+    z:sum():backward()
+    same(x.grad:tolist(), { 1.0, 1.0 })
+    same(y.grad:tolist(), { -0.5, -0.5 })
+    local a = gb.tensor({ 1, 2 }, { dtype = "int64" })
+    same(a:add_(gb.tensor({ 1, 1 << 40 }, { dtype = "int64" }), { alpha = (1 << 20) + 1 }):tolist(), {
+      (1 << 20) + 2, (1 << 60) + (1 << 40) + 2 })
+    expect(function() a:add(a, { alpha = 0.5 }) end):to_fail("alpha is 0.5, and the result is int64")
+    expect(function() gb.tensor { true }:add(gb.tensor { true }, { alpha = 2 }) end):to_fail("bool")
+    same(gb.add(2, y, { alpha = 10 }):detach():tolist(), { 32.0, 42.0 })
+  end)
+  it("alpha rounds once in 16 bits", function()
+    local x, y = gb.tensor({ 1 }, { dtype = "bfloat16" }), gb.tensor({ 1 + 1 / 128 }, { dtype = "bfloat16" })
+    local want = (x:float() + y:float() * (1 + 1 / 128)):bfloat16()
+    expect(x:add(y, { alpha = 1 + 1 / 128 })):to_equal_bits(want)
+    local inside = gb.amp.autocast({ dtype = "float16" }, function() return x:add(y, { alpha = 3 }) end)
+    expect(inside.dtype):to_be("bfloat16")
+  end)
+  it("rounding_mode keeps integers, the smallest one too", function()
+    local least = math.mininteger
+    local x, y = gb.tensor({ -7, 7, least, least }, { dtype = "int64" }), gb.tensor({ 2, -2, -1, 3 },
+      { dtype = "int64" })
+    same(x:div(y, { rounding_mode = "trunc" }):tolist(), { -3, -3, least, least // 3 + 1 })
+    same(x:div(y, { rounding_mode = "floor" }):tolist(), { -4, -4, least, least // 3 })
+    expect(x:clone():div_(2, { rounding_mode = "floor" }).dtype):to_be("int64")
+    expect(function() x:div(0, { rounding_mode = "trunc" }) end):to_fail("division by zero")
+    expect(function() x:div(2, { rounding_mode = "up" }) end):to_fail("rounding_mode")
+    local p = gb.tensor { 3.5, -3.5 }
+    p:requires_grad_()
+    p:div(2, { rounding_mode = "trunc" }):sum():backward()
+    same(p.grad:tolist(), { 0.0, 0.0 })
+  end)
+  it("decimals", function()
+    same(gb.tensor({ 1.25, 2.345, -0.05 }, { dtype = "float64" }):round { decimals = 2 }:tolist(), { 1.25,
+      2.35, -0.05 })
+    same(gb.tensor { 1251.0, -1349.0 }:round_({ decimals = -2 }):tolist(), { 1300.0, -1300.0 })
+    expect(function() gb.tensor({ 1 }, { dtype = "int32" }):round { decimals = 1 } end):to_fail("float")
+    expect(function() gb.tensor { 1.0 }:round { decimals = 1 << 40 } end):to_fail("decimals")
+  end)
+  it("accumulate adds equal indices, numbers too, and in place", function()
+    local x = gb.zeros(3, 2)
+    x:index_put_(gb.tensor({ 1, 1, 2 }, { dtype = "int64" }), 2, true)
+    same(x:tolist(), { { 0.0, 0.0 }, { 4.0, 4.0 }, { 2.0, 2.0 } })
+    expect(function() x:index_put(gb.tensor({ 3 }, { dtype = "int64" }), 1, true) end):to_fail("3")
+    expect(function() x:index_put(gb.tensor({ 0 }, { dtype = "int64" }), gb.zeros(5), true) end):to_fail("broadcast")
+  end)
+  it("gcd, lcm and shifts at the ends of their range", function()
+    local function whole(...) return gb.tensor({ ... }, { dtype = "int64" }) end
+    local least = math.mininteger
+    same(whole(least, -12, 0, 7):gcd(whole(6, 18, 0, 0)):tolist(), { 2, 6, 0, 7 })
+    same(whole(-4, 0, 21):lcm(whole(6, 5, 6)):tolist(), { 12, 0, 42 })
+    same(whole(1, 1, -1, -8):bitwise_left_shift(whole(63, 64, -1, 1)):tolist(), { least, 0, 0, -16 })
+    same(whole(-8, -8, 8, 8):bitwise_right_shift(whole(1, 99, -1, 2)):tolist(), { -4, -1, 0, 2 })
+    same(gb.tensor({ 100 }, { dtype = "int8" }):bitwise_left_shift(1):tolist(), { -56 })
+    expect(function() gb.tensor { 1.0 }:gcd(gb.tensor { 1.0 }) end):to_fail("integer")
+    expect(function() gb.tensor { true }:gcd(gb.tensor { true }) end):to_fail("bool")
+  end)
+  it("nextafter goes one number further, in float32 and float64", function()
+    local function next_of(dtype, ...)
+      return gb.tensor({ ... }, { dtype = dtype }):nextafter(gb.tensor({ 9, 9, 9, 9 }, { dtype = dtype })):tolist()
+    end
+    same(next_of("float64", 1, 0, 9, 1 / 0), { 1 + 2 ^ -52, 5e-324, 9.0, 1.7976931348623157e308 })
+    same(next_of("float32", 1, 0, 9, 1 / 0), { 1 + 2 ^ -23, 2 ^ -149, 9.0, 2 ^ 128 - 2 ^ 104 })
+    expect(function() gb.ones(2):half():nextafter(gb.ones(2):half()) end):to_fail("float16")
+  end)
+end)
+
+describe("parts that differ", function()
+  local x = gb.tensor({ { 1, 0 }, { 0, 2 }, { 1, 0 }, { 0, 1 } }, { dtype = "int32" })
+  it("unique along a dim, in the order of words", function()
+    local values, inverse, counts = x:unique { dim = 1, return_inverse = true, return_counts = true }
+    same(values:tolist(), { { 0, 1 }, { 0, 2 }, { 1, 0 } })
+    same(inverse:tolist(), { 2, 1, 2, 0 })
+    same(counts:tolist(), { 1, 1, 2 })
+    expect(values.dtype):to_be("int32")
+  end)
+  it("of nothing, of one, of NaN, and wrong calls", function()
+    same(gb.zeros(0, 3):unique({ dim = 1 }).shape, { 0, 3 })
+    same(gb.zeros(2, 0):unique({ dim = 1 }).shape, { 1, 0 })
+    same(gb.zeros(1, 3):unique_consecutive({ dim = 1 }).shape, { 1, 3 })
+    same(gb.tensor({ { 0 / 0 }, { 0 / 0 } }):unique({ dim = 1 }).shape, { 2, 1 })
+    expect(function() gb.tensor(1.0):unique { dim = 1 } end):to_fail("unique")
+    expect(function() x:unique { dim = 3 } end):to_fail("dim")
+  end)
+end)
+
+describe("running products", function()
+  it("have the true gradient beside zeros, once and twice", function()
+    local x = gb.tensor({ 2.0, 0.0, 3.0, 0.0, 5.0 }, { dtype = "float64" })
+    x:requires_grad_()
+    local g = gb.grad(x:cumprod(1):sum(), x, { create_graph = true })
+    same(g:detach():tolist(), { 1.0, 8.0, 0.0, 0.0, 0.0 })
+    local second = gb.grad(g:sum(), x)
+    same(second:tolist(), { 4.0, 42.0, 2.0, 36.0, 0.0 })
+  end)
+  it("in place, of integers in their own dtype", function()
+    same(gb.tensor({ 1, 2, 3 }, { dtype = "int32" }):cumprod_(1):tolist(), { 1, 2, 6 })
+    expect(gb.tensor({ 1, 2, 3 }, { dtype = "int16" }):cumsum_(1).dtype):to_be("int16")
+    expect(gb.tensor(3.0):cumprod(1):item()):to_be(3.0)
+  end)
+  it("extremes take over a later NaN only, and give their gradient to the element that was picked", function()
+    local nan = 0 / 0
+    local x = gb.tensor { 1.0, 3.0, nan, 5.0, nan }
+    local values, indices = x:cummax(1)
+    same(indices:tolist(), { 0, 1, 2, 2, 4 })
+    same(values:isnan():tolist(), { false, false, true, true, true })
+    local y = gb.tensor { 2.0, 1.0, 1.0, 4.0 }
+    y:requires_grad_()
+    local least = y:cummin(1)
+    least:sum():backward()
+    same(y.grad:tolist(), { 1.0, 1.0, 2.0, 0.0 })
+  end)
+end)
+
+describe("positions among sorted values", function()
+  it("of NaN lie behind all numbers, and of anything in nothing at 0", function()
+    local line = gb.tensor { 1.0, 2.0, 0 / 0 }
+    same(gb.searchsorted(line, gb.tensor { 0 / 0, 2.0, 9.0 }):tolist(), { 2, 1, 2 })
+    same(gb.searchsorted(line, gb.tensor { 2.0, 9.0 }, { right = true }):tolist(), { 2, 2 })
+    same(gb.searchsorted(gb.zeros(0), gb.ones(2)):tolist(), { 0, 0 })
+    same(gb.searchsorted(line, gb.zeros(0)).shape, { 0 })
+  end)
+end)
+
 gb.test.finish()

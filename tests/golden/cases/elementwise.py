@@ -30,6 +30,23 @@ for name, f in [("add", torch.add), ("sub", torch.sub), ("mul", torch.mul), ("di
     case(name, [rand(0, 4), rand(4, away=0.5)], [x0, x1], f, tag="empty")
 case("div", [ints(4, high=9), ints(4, high=5) + 1], [x0, x1], lambda a, b: (a / b).float(), grad=[], tag="integers")
 case("sub", [rand(3)], [2.0, x0], lambda x: 2.0 - x, tag="number first")
+for name, f in [("add", torch.add), ("sub", torch.sub)]:
+    case(name, [rand(3, 4), rand(4)], [x0, x1, {"alpha": -1.5}], lambda x, y, f=f: f(x, y, alpha=-1.5), tag="alpha")
+    case(name, [ints(5, high=9), ints(5, high=9)], [x0, x1, {"alpha": 3}], lambda x, y, f=f: f(x, y, alpha=3), grad=[],
+         tag="alpha, integers")
+for how in ("trunc", "floor"):
+    case("div", [rand(6) + 1 / 32, rand(6, away=0.5)], [x0, x1, {"rounding_mode": how}],
+         lambda x, y, how=how: torch.div(x, y, rounding_mode=how), grad=[], tag=how)
+    case("div", [ints(9, high=9) - 4, ints(9, high=3) - 4], [x0, x1, {"rounding_mode": how}],
+         lambda x, y, how=how: torch.div(x, y, rounding_mode=how), grad=[], tag=how + ", integers")
+for d in (1, -1):
+    case("round", [rand(4, 5).map(lambda x: 16 * x + 1 / 32)], [x0, {"decimals": d}], lambda x, d=d: torch.round(x, decimals=d),
+         grad=[], growth=4, tag=f"decimals {d}")
+for name, f in [("gcd", torch.gcd), ("lcm", torch.lcm)]:
+    case(name, [ints(4, 5, high=60) - 30, ints(5, high=60) - 30], [x0, x1], f, grad=[])
+    case(name, [ints(4, high=1), ints(4, high=2)], [x0, x1], f, grad=[], tag="zeros")
+for name, f in [("bitwise_left_shift", torch.bitwise_left_shift), ("bitwise_right_shift", torch.bitwise_right_shift)]:
+    case(name, [ints(4, 5, high=200) - 100, ints(5, high=7)], [x0, x1], f, grad=[])
 case("floor_divide", [rand(5), rand(5, away=0.5)], [x0, x1], torch.floor_divide, grad=[])
 case("floor_divide", [ints(6, high=9) - 4, ints(6, high=3) + 1], [x0, x1], torch.floor_divide, grad=[], tag="integers")
 case("remainder", [rand(6) + 1 / 32, rand(6, away=0.5)], [x0, x1], torch.remainder, grad=[0])  # no multiple, where it jumps

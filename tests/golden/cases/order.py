@@ -44,6 +44,11 @@ case("unique", [ints(3, 4, high=5)], [x0, {"return_inverse": True, "return_count
      lambda x: torch.unique(x, return_inverse=True, return_counts=True), grad=[], tag="all")
 case("unique", [ints(3, 4, high=5)], [x0, {"return_counts": True}], lambda x: torch.unique(x, return_counts=True), grad=[],
      tag="counts")
+case("unique", [ints(6, 2, 2, high=2)], [x0, {"dim": 1, "return_inverse": True, "return_counts": True}],
+     lambda x: torch.unique(x, dim=0, return_inverse=True, return_counts=True), grad=[], tag="rows")
+case("unique", [ints(3, 5, high=2)], [x0, {"dim": -1}], lambda x: torch.unique(x, dim=-1), grad=[], tag="columns")
+case("unique_consecutive", [ints(2, 8, high=2)], [x0, {"dim": 2, "return_inverse": True, "return_counts": True}],
+     lambda x: torch.unique_consecutive(x, dim=1, return_inverse=True, return_counts=True), grad=[], tag="columns")
 case("unique_consecutive", [ints(12, high=2)], [x0, {"return_inverse": True, "return_counts": True}],
      lambda x: torch.unique_consecutive(x, return_inverse=True, return_counts=True), grad=[])
 case("cov", [rand(3, 6)], [x0], torch.cov, growth=32)

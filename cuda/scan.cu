@@ -1,0 +1,145 @@
+/* cuda/scan.cu - running products and extremes along a dim, the gradient of products, positions among sorted values.
+ *
+ * A thread goes through a row from end to end, in float64 or int64; so many short rows keep a device busy, and one long
+ * row does not. Every element is read once and written once, the gradient's twice. */
+#include "cuda/families.h"
+#include "cuda/rows.cuh"
+
+/* The rows of t along a dim. */
+static gb_rows along(const gb_cuda_tensor *t, const gb_attr *dim) {
+  int64_t at = dim->integer;
+  return gb_rows_of(t, t->ndim ? 1u << (at < 0 ? at + t->ndim : at) : 0);
+}
+
+/* {==== products ==== */
+
+static GB_DEVICE double times(double a, double b) { return a * b; }
+static GB_DEVICE int64_t times(int64_t a, int64_t b) { return (int64_t)((uint64_t)a * (uint64_t)b); }
+
+template <typename T> __global__ void product_kernel(gb_rows x, gb_rows out) {
+  for (int64_t row = gb_thread<int64_t>(); row < x.count; row += gb_grid_size<int64_t>()) {
+    int64_t from = gb_at(x.outer, row), to = gb_at(out.outer, row);
+    T product = 1;
+    for (int64_t i = 0; i < x.length; i++) {
+      product = times(product, gb_row_load<T>(x, from, i));
+      gb_row_store<T>(out, to, i, product);
+    }
+  }
+}
+
+static gb_status cumprod(gb_cuda_call *call) {
+  const gb_cuda_tensor *x = GB_CUDA_IN(call, cumprod)->x, *y = GB_CUDA_OUT(call, cumprod)->y;
+  const gb_attr *dim = &GB_ATTRS(call, cumprod)->dim;
+  gb_rows from = along(x, dim), to = along(y, dim);
+  unsigned grid = gb_blocks(from.count, GB_THREADS);
+  if (y->numel == 0) return GB_OK;
+  if (gb_is_float(y->dtype)) { GB_LAUNCH(call->stream, product_kernel<double>, grid, GB_THREADS, 0, from, to); }
+  else { GB_LAUNCH(call->stream, product_kernel<int64_t>, grid, GB_THREADS, 0, from, to); }
+  return GB_OK;
+}
+
+/* As the CPU's: s[i] = g[i] + x[i + 1] s[i + 1], which is kept in dx on the way. */
+static __global__ void product_gradient(gb_rows grad, gb_rows x, gb_rows dx) {
+  for (int64_t row = gb_thread<int64_t>(); row < x.count; row += gb_grid_size<int64_t>()) {
+    int64_t g = gb_at(grad.outer, row), from = gb_at(x.outer, row), to = gb_at(dx.outer, row);
+    double rest = 0, before = 1, factor = 0;
+    for (int64_t i = x.length - 1; i >= 0; i--) {
+      double own = gb_row_load<double>(grad, g, i);
+      rest = i + 1 < x.length ? own + factor * rest : own;
+      factor = gb_row_load<double>(x, from, i);
+      gb_row_store<double>(dx, to, i, rest);
+    }
+    for (int64_t i = 0; i < x.length; i++) {
+      gb_row_store<double>(dx, to, i, gb_row_load<double>(dx, to, i) * before);
+      before *= gb_row_load<double>(x, from, i);
+    }
+  }
+}
+
+static gb_status cumprod_backward(gb_cuda_call *call) {
+  const gb_cuda_in_cumprod_backward *in = GB_CUDA_IN(call, cumprod_backward);
+  const gb_cuda_tensor *dx = GB_CUDA_OUT(call, cumprod_backward)->dx;
+  const gb_attr *dim = &GB_ATTRS(call, cumprod_backward)->dim;
+  if (dx->numel == 0) return GB_OK;
+  gb_rows x = along(in->x, dim);
+  GB_LAUNCH(call->stream, product_gradient, gb_blocks(x.count, GB_THREADS), GB_THREADS, 0, along(in->grad, dim), x,
+            along(dx, dim));
+  return GB_OK;
+}
+
+/* ====} */
+
+/* {==== extremes ==== */
+
+/* The last of equal ones; a NaN is taken over by a later NaN only. */
+template <typename T> __global__ void extreme_kernel(gb_rows x, gb_rows values, gb_rows indices, bool largest) {
+  for (int64_t row = gb_thread<int64_t>(); row < x.count; row += gb_grid_size<int64_t>()) {
+    int64_t from = gb_at(x.outer, row), to = gb_at(values.outer, row), places = gb_at(indices.outer, row), at = 0;
+    T best = gb_row_load<T>(x, from, 0);
+    for (int64_t i = 0; i < x.length; i++) {
+      T v = gb_row_load<T>(x, from, i);
+      if (v != v || (best == best && (largest ? v >= best : v <= best))) best = v, at = i;
+      gb_row_store<T>(values, to, i, best);
+      gb_row_store<int64_t>(indices, places, i, at);
+    }
+  }
+}
+
+static gb_status running_extreme(gb_cuda_call *call, bool largest) {
+  const gb_cuda_tensor *x = GB_CUDA_IN(call, cummax)->x;
+  const gb_cuda_out_cummax *out = GB_CUDA_OUT(call, cummax);
+  const gb_attr *dim = &GB_ATTRS(call, cummax)->dim;
+  gb_rows from = along(x, dim), values = along(out->values, dim), indices = along(out->indices, dim);
+  unsigned grid = gb_blocks(from.count, GB_THREADS);
+  if (x->numel == 0) return GB_OK;
+  if (gb_is_float(x->dtype)) {
+    GB_LAUNCH(call->stream, extreme_kernel<double>, grid, GB_THREADS, 0, from, values, indices, largest);
+  } else { GB_LAUNCH(call->stream, extreme_kernel<int64_t>, grid, GB_THREADS, 0, from, values, indices, largest); }
+  return GB_OK;
+}
+
+static gb_status cummax(gb_cuda_call *call) { return running_extreme(call, true); }
+static gb_status cummin(gb_cuda_call *call) { return running_extreme(call, false); }
+
+/* ====} */
+
+/* {==== positions among sorted values ==== */
+
+/* A thread to each value, in halves of the line that it belongs to. NaN counts as the largest, as in sort. */
+template <typename T> __global__ void search_kernel(gb_rows line, gb_rows values, int64_t *to, bool right) {
+  for (int64_t i = gb_thread<int64_t>(); i < values.count * values.length; i += gb_grid_size<int64_t>()) {
+    int64_t row = i / values.length, start = gb_at(line.outer, line.count == 1 ? 0 : row), low = 0, high = line.length;
+    T value = gb_row_load<T>(values, gb_at(values.outer, row), i % values.length);
+    while (low < high) {
+      int64_t middle = low + (high - low) / 2;
+      T x = gb_row_load<T>(line, start, middle);
+      bool before = value != value ? right || x == x : right ? x <= value : x < value;
+      if (before) low = middle + 1;
+      else high = middle;
+    }
+    to[i] = low;
+  }
+}
+
+static gb_status search_rows(gb_cuda_call *call) {
+  const gb_cuda_in_search_rows *in = GB_CUDA_IN(call, search_rows);
+  const gb_cuda_tensor *out = GB_CUDA_OUT(call, search_rows)->indices;
+  bool right = GB_ATTRS(call, search_rows)->right.integer != 0;
+  if (out->numel == 0) return GB_OK;
+  gb_rows line = gb_rows_of(in->x, 1u << (in->x->ndim - 1));
+  gb_rows values = gb_rows_of(in->values, 1u << (in->values->ndim - 1));
+  unsigned grid = gb_blocks(out->numel, GB_THREADS);
+  int64_t *to = (int64_t *)(void *)out->data;
+  if (gb_is_float(in->x->dtype) || gb_is_float(in->values->dtype)) {
+    GB_LAUNCH(call->stream, search_kernel<double>, grid, GB_THREADS, 0, line, values, to, right);
+  } else { GB_LAUNCH(call->stream, search_kernel<int64_t>, grid, GB_THREADS, 0, line, values, to, right); }
+  return GB_OK;
+}
+
+/* ====} */
+
+const gb_cuda_row gb_cuda_scan[] = {
+  { GB_OP_cumprod, cumprod, false }, { GB_OP_cumprod_backward, cumprod_backward, false },
+  { GB_OP_cummax, cummax, false }, { GB_OP_cummin, cummin, false }, { GB_OP_search_rows, search_rows, false },
+  { GB_OP_COUNT, NULL, false },
+};
