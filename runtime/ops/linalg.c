@@ -418,25 +418,51 @@ static gb_status eigh_gradient(gb_grad_call *grad) {
 
 /* ====} */
 
+/* {==== Devices without LAPACK ==== */
+
+static bool is_elsewhere(const gb_op_call *call) {
+  const gb_backend *backend = gb_context_backend(call->context, call->device);
+  return call->device.type != GB_CPU && backend && !backend->run[call->op];
+}
+
+/* The matrices go to the host, are computed there, and the results come back; each way is an op with a gradient. */
+static gb_status on_host(gb_op_call *call) {
+  gb_tensor *in[2] = { NULL }, *out[GB_MAX_OUT] = { NULL };
+  gb_status status = GB_OK;
+  for (int i = 0; status == GB_OK && i < call->n_in; i++)
+    status = gb_op_to_device(call->context, call->in[i], (gb_device){ GB_CPU, 0 }, &in[i]);
+  if (status == GB_OK) status = gb_apply(call->context, call->op, in, call->n_in, call->attrs, out);
+  for (int i = 0; status == GB_OK && i < call->n_out; i++)
+    if (out[i]) status = gb_op_to_device(call->context, out[i], call->device, &call->out[i]);
+  for (int i = 0; i < call->n_in; i++) gb_drop(&in[i]);
+  for (int i = 0; i < GB_MAX_OUT; i++) gb_drop(&out[i]);
+  return status;
+}
+#define HOST .composed = is_elsewhere, .compose = on_host
+
+/* ====} */
+
 const gb_op_impl gb_family_linalg[] = {
-  { .op = GB_OP_linalg_cholesky, .check = square_check, .gradient = cholesky_gradient,
+  { .op = GB_OP_linalg_cholesky, HOST, .check = square_check, .gradient = cholesky_gradient,
     .save_out = GB_SAVE_OUT(linalg_cholesky, y) },
-  { .op = GB_OP_linalg_inv, .check = square_check, .gradient = inv_gradient, .save_out = GB_SAVE_OUT(linalg_inv, y) },
-  { .op = GB_OP_linalg_solve, .check = solve_check, .gradient = solve_gradient,
+  { .op = GB_OP_linalg_inv, HOST, .check = square_check, .gradient = inv_gradient,
+    .save_out = GB_SAVE_OUT(linalg_inv, y) },
+  { .op = GB_OP_linalg_solve, HOST, .check = solve_check, .gradient = solve_gradient,
     .save_in = GB_SAVE_IN(linalg_solve, a), .save_out = GB_SAVE_OUT(linalg_solve, x) },
-  { .op = GB_OP_linalg_solve_triangular, .check = solve_check, .gradient = solve_triangular_gradient,
+  { .op = GB_OP_linalg_solve_triangular, HOST, .check = solve_check,
+    .gradient = solve_triangular_gradient,
     .save_in = GB_SAVE_IN(linalg_solve_triangular, a), .save_out = GB_SAVE_OUT(linalg_solve_triangular, x) },
-  { .op = GB_OP_linalg_det, .check = det_check, .gradient = det_gradient, .save_in = GB_SAVE_IN(linalg_det, x),
+  { .op = GB_OP_linalg_det, HOST, .check = det_check, .gradient = det_gradient, .save_in = GB_SAVE_IN(linalg_det, x),
     .save_out = GB_SAVE_OUT(linalg_det, y) },
-  { .op = GB_OP_linalg_slogdet, .check = slogdet_check, .gradient = slogdet_gradient,
+  { .op = GB_OP_linalg_slogdet, HOST, .check = slogdet_check, .gradient = slogdet_gradient,
     .save_in = GB_SAVE_IN(linalg_slogdet, x) },
-  { .op = GB_OP_linalg_qr, .check = qr_check, .gradient = qr_gradient,
+  { .op = GB_OP_linalg_qr, HOST, .check = qr_check, .gradient = qr_gradient,
     .save_out = GB_SAVE_OUT(linalg_qr, q) | GB_SAVE_OUT(linalg_qr, r) },
-  { .op = GB_OP_linalg_svd, .check = svd_check, .gradient = svd_gradient,
+  { .op = GB_OP_linalg_svd, HOST, .check = svd_check, .gradient = svd_gradient,
     .save_out = GB_SAVE_OUT(linalg_svd, u) | GB_SAVE_OUT(linalg_svd, s) | GB_SAVE_OUT(linalg_svd, vh) },
-  { .op = GB_OP_linalg_pinv, .check = pinv_check, .gradient = pinv_gradient, .save_in = GB_SAVE_IN(linalg_pinv, x),
-    .save_out = GB_SAVE_OUT(linalg_pinv, y) },
-  { .op = GB_OP_linalg_eigh, .check = eigh_check, .gradient = eigh_gradient,
+  { .op = GB_OP_linalg_pinv, HOST, .check = pinv_check, .gradient = pinv_gradient,
+    .save_in = GB_SAVE_IN(linalg_pinv, x), .save_out = GB_SAVE_OUT(linalg_pinv, y) },
+  { .op = GB_OP_linalg_eigh, HOST, .check = eigh_check, .gradient = eigh_gradient,
     .save_out = GB_SAVE_OUT(linalg_eigh, values) | GB_SAVE_OUT(linalg_eigh, vectors) },
   { .op = GB_OP_COUNT }
 };

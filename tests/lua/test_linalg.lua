@@ -1,6 +1,6 @@
 -- test_linalg.lua - gb.linalg against PyTorch (tests/golden/linalg.py): results and gradients in float64, results in
 -- float32; first and second derivatives against differences; factors that make their matrix again; layouts, threads,
--- autocast, and errors. LAPACK runs on the CPU; on another device the functions say so.
+-- autocast, devices (tensors of another travel to the CPU's LAPACK and back), and errors.
 
 local gb = require "gibbous"
 local goldens = dofile("tests/lua/goldens.lua")
@@ -292,11 +292,40 @@ describe("errors", function()
     end
     expect(function() L.solve(eye, gb.full({ 3 }, math.huge, cpu)) end):to_fail("NaN or infinite")
   end)
-  if gb.get_default_device():find("cuda") then
-    it("a device without LAPACK says where to go", function()
-      expect(function() L.inv(gb.eye(3)) end):to_fail("move the tensors to 'cpu'")
+end)
+
+-- ====}
+
+-- {==== Devices ====
+
+-- Where tensors are made by default; on the CPU this compares nothing with itself.
+local here = { device = gb.get_default_device() }
+
+describe("on any device", function()
+  local a = positive(3)
+  local calls = {
+    inv = function(x) return L.inv(x) end, cholesky = function(x) return L.cholesky(x) end,
+    det = function(x) return L.det(x) end, pinv = function(x) return L.pinv(x) end,
+    slogdet = function(x) return select(2, L.slogdet(x)) end, qr = function(x) return select(2, L.qr(x)) end,
+    solve = function(x) return L.solve(x, x) end, svd = function(x) return select(2, L.svd(x)) end,
+    solve_triangular = function(x) return L.solve_triangular(x, x, { upper = false }) end,
+    eigh = function(x) return (L.eigh(x)) end,
+  }
+  for name, call in pairs(calls) do
+    it(name .. " gives the CPU's bits, and gradients", function()
+      local x, y = a:clone():requires_grad_(), a:to(here.device):detach():clone():requires_grad_()
+      local there, result = call(x), call(y)
+      expect(result.device):to_be(y.device)
+      expect(result:detach():to("cpu")):to_equal_bits(there:detach())
+      there:sum():backward()
+      result:sum():backward()
+      expect(y.grad.device):to_be(y.device)
+      expect(y.grad:to("cpu")):to_be_close(x.grad, 1e-12)
     end)
   end
+  it("a fault is told as on the CPU", function()
+    expect(function() L.inv(gb.zeros(2, 2, here)) end):to_fail("singular")
+  end)
 end)
 
 -- ====}
