@@ -30,10 +30,7 @@ static void run_rows(void *arg, int64_t chunk) {
     count = end - first < j->plan.batch ? end - first : j->plan.batch;
     gb_rows_load(&j->x, j->lane, first, count, x);
     if (j->reads_other) gb_rows_load(&j->other, lane, first, count, other);
-    for (int64_t i = 0; i < count; i++) {
-      if (gb_work(4 * n)) return;
-      j->row(j, x + (size_t)(i * n) * 8, other + (size_t)(i * n) * 8, n);
-    }
+    for (int64_t i = 0; i < count; i++) j->row(j, x + (size_t)(i * n) * 8, other + (size_t)(i * n) * 8, n);
     gb_rows_store(&j->out, j->lane, first, count, x);
     if (j->has_other && !j->reads_other) gb_rows_store(&j->other, lane, first, count, other);
   }
@@ -63,9 +60,9 @@ static void product_row(const job *j, void *x, void *other, int64_t n) {
   uint64_t *whole = x;
   (void)other;
   if (j->lane == GB_LANE_I64)
-    for (int64_t i = 1; i < n; i++) whole[i] *= whole[i - 1];
+    for (int64_t i = 1; i < n && !gb_long_loop(i); i++) whole[i] *= whole[i - 1];
   else
-    for (int64_t i = 1; i < n; i++) real[i] *= real[i - 1];
+    for (int64_t i = 1; i < n && !gb_long_loop(i); i++) real[i] *= real[i - 1];
 }
 
 static gb_status cumprod(gb_op_call *call) {
@@ -81,8 +78,8 @@ static void product_gradient_row(const job *j, void *grad, void *other, int64_t 
   double *g = grad, before = 1;
   const double *x = other;
   (void)j;
-  for (int64_t i = n - 2; i >= 0; i--) g[i] += x[i + 1] * g[i + 1];
-  for (int64_t i = 0; i < n; i++) {
+  for (int64_t i = n - 2; i >= 0 && !gb_long_loop(i); i--) g[i] += x[i + 1] * g[i + 1];
+  for (int64_t i = 0; i < n && !gb_long_loop(i); i++) {
     g[i] *= before;
     before *= x[i];
   }
@@ -106,7 +103,7 @@ static gb_status cumprod_backward(gb_op_call *call) {
   do {                                                                    \
     T *x = values, best = x[0];                                           \
     int64_t at = 0;                                                       \
-    for (int64_t i = 0; i < n; i++) {                                     \
+    for (int64_t i = 0; i < n && !gb_long_loop(i); i++) {                 \
       if (x[i] != x[i] || (best == best && (better))) best = x[i], at = i; \
       x[i] = best, indices[i] = at;                                       \
     }                                                                     \
