@@ -1,5 +1,5 @@
--- sharded.lua - optimizers whose states are shared out: the weights, and the states that they save, have the bits of the
--- whole optimizer, on every rank of every job, also where a run goes on from them.
+-- sharded.lua - optimizers whose states are shared out: the weights, and the states that they save, have the bits of
+-- the whole optimizer, on every rank of every job, also where a run goes on from them.
 
 local gb = require "gibbous"
 local nn, F, dist, optim = gb.nn, gb.nn.functional, gb.dist, gb.optim
@@ -7,7 +7,9 @@ local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 if not dist.is_initialized() then dist.init { timeout = 60 } end
 local size = dist.world_size()
 
-local function net() return nn.Sequential(nn.Linear(7, 33), nn.GELU(), nn.Linear(33, 65), nn.ReLU(), nn.Linear(65, 3)) end
+local function net()
+  return nn.Sequential(nn.Linear(7, 33), nn.GELU(), nn.Linear(33, 65), nn.ReLU(), nn.Linear(65, 3))
+end
 
 local function expect_same(a, b)
   expect(type(a)):to_be(type(b))
