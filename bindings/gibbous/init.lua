@@ -61,7 +61,7 @@ gb.summary = native.define("gb.summary(model: module, sample: tensor|list; depth
 for _, name in ipairs {
   "nn/module", "nn/init", "nn/layers", "nn/windows", "nn/vision",
   "nn/recurrent", "nn/transformer", "nn/utils", "nn/weights",
-  "dist", "nn/parallel",
+  "dist", "nn/sync", "nn/parallel",
   "amp", "numerics", "linalg", "functions",
   "optim", "lbfgs", "schedules", "named", "average",
   "cuda",

@@ -58,13 +58,12 @@ local function train(kind, precision, steps, share, from)
 end
 
 describe("Sharded", function()
-  for _, precision in ipairs { "32-true", "bf16-mixed", "bf16-true", "16-mixed" } do
-    for _, kind in ipairs { "SGD", "AdamW", "Adam" } do
-      it("has the bits of " .. kind .. " in " .. precision, function()
-        local whole = train(kind, precision, 5)
-        expect_same(train(kind, precision, 5, true), whole)
-      end)
-    end
+  for _, case in ipairs { { "SGD", "32-true" }, { "Adam", "bf16-mixed" }, { "AdamW", "bf16-true" },
+    { "AdamW", "16-mixed" } } do
+    it("has the bits of " .. table.concat(case, " in "), function()
+      local whole = train(case[1], case[2], 4)
+      expect_same(train(case[1], case[2], 4, true), whole)
+    end)
   end
 
   it("goes on from a state, sharded or not", function()

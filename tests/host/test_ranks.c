@@ -73,8 +73,8 @@ int main(int argc, char **argv) {
   static const int sizes[] = { 1, 2, 3, 4, 8 };
   static const char *const scripts[] = { "tests/dist/collectives.lua", "tests/dist/digests.lua",
                                          "tests/dist/disagree.lua", "tests/dist/leave.lua", "tests/dist/models.lua",
-                                         "tests/dist/loader.lua", "tests/dist/sharded.lua", "tests/dist/trainer.lua",
-                                         NULL };
+                                         "tests/dist/loader.lua", "tests/dist/sharded.lua", "tests/dist/sync_norm.lua",
+                                         "tests/dist/trainer.lua", NULL };
   for (int s = 0; argc > 1 ? s < argc - 1 : scripts[s] != NULL; s++) {
     char *digest = NULL;
     for (int i = 0; i < 5; i++) run_job(argc > 1 ? argv[s + 1] : scripts[s], sizes[i], &digest);

@@ -324,7 +324,7 @@ return {
         nn.GroupNorm(bias) nn.LPPool3d nn.LinearCrossEntropyLoss nn.ModuleDict(modules)
         nn.MultiheadAttention(add_bias_kv) nn.MultiheadAttention(add_zero_attn) nn.MultiheadAttention(batch_first)
         nn.MultiheadAttention(kdim) nn.MultiheadAttention(vdim) nn.Parameter(data) nn.ParameterDict nn.ParameterList
-        nn.RNN(proj_size) nn.RReLU nn.Softmax2d nn.SyncBatchNorm nn.Transformer(custom_decoder)
+        nn.RNN(proj_size) nn.RReLU nn.Softmax2d nn.Transformer(custom_decoder)
         nn.Transformer(custom_encoder) nn.TripletMarginWithDistanceLoss optim.Adam(decoupled_weight_decay)
         optim.swa_utils.AveragedModel(multi_avg_fn) optim.swap_in_optimizer_params_and_state torch.alpha_dropout_
         torch.bernoulli(p) torch.binomial torch.cdist(compute_mode) torch.cholesky_inverse torch.cholesky_solve

@@ -7,7 +7,7 @@ local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
 local define, own, private, copy = native.define, native.own, native.private, native.copy
 local format, is_tensor, pack, unpack = string.format, gb.is_tensor, table.pack, table.unpack
-local Module = gb.nn.Module
+local Module, world_size = gb.nn.Module, gb.dist.world_size
 local parallel = {}
 gb.nn.parallel = parallel
 
@@ -96,6 +96,10 @@ local function guard_of(state) return setmetatable({}, { __close = function() st
 -- A round over the shards of this process that have samples: the first of each among all samples, from 1, and how many.
 function native.round(self, samples)
   local state, mine = state_of(self)
+  if mine.syncs and samples < world_size() then
+    fail(format("DataParallel:shards: %d samples for %d processes: those without one would not run SyncBatchNorm, for \z
+      which the others wait; drop such a batch", samples, world_size()))
+  end
   state:begin(Module.parameters(self.module), Module.buffers(self.module), samples, mine.holds)
   return function() return state:next() end, nil, nil, guard_of(state)
 end
@@ -180,6 +184,14 @@ local function named_tensors(model)
   return tensors, names
 end
 
+-- Does the model hold a SyncBatchNorm?
+local function has_sync(model)
+  for _, module in ipairs(Module.modules(model)) do
+    if native.library_name(module) == "SyncBatchNorm" then return true end
+  end
+  return false
+end
+
 parallel.DataParallel = define("gb.nn.parallel.DataParallel(module: module; shards: size = 8, overlap: bool = true) \z
   -> module: The model, to be trained on every process of the job. Calling it calls the model; its method shards cuts \z
   each batch into so many virtual shards, whatever the number of processes, so that one process and eight give the \z
@@ -190,8 +202,14 @@ parallel.DataParallel = define("gb.nn.parallel.DataParallel(module: module; shar
   gb.nn.parallel.DataParallel(gb.nn.Linear(4, 2), { shards = 4 })", "strict", function(module, options)
   local self = DataParallel()
   self.module = module
+  local syncs = has_sync(module)
+  if syncs and options.shards ~= world_size() then
+    fail(format("DataParallel: SyncBatchNorm measures what all processes run at once, and %d processes run %d shards \z
+      one after another; give shards = %d, or use a batch norm, which measures each shard", world_size(),
+      options.shards, world_size()))
+  end
   local state = native.shards(options.shards, options.overlap)
-  own(self, "parallel", { state = state, shards = options.shards })
+  own(self, "parallel", { state = state, shards = options.shards, syncs = syncs })
   state:agree(named_tensors(module))
   return self
 end)
