@@ -312,13 +312,14 @@ static const gbl_type handle_type = {
 static const gbl_type shards_type;
 static void release(void *object) { gb_shards_free(object); }
 
-/* shards(count, overlap) */
+/* shards(count, overlap, is_free) */
 static int shards_new(lua_State *L) {
   gb_context *context = gbl_context(L);
-  int64_t count = gbl_check_integer(L, 1, "DataParallel", "shards");
+  gb_shards_options options = { gbl_check_integer(L, 1, "DataParallel", "shards"), lua_toboolean(L, 2),
+                                lua_toboolean(L, 3) };
   void **slot = gbl_new_object(L, &shards_type, 0);
   gb_shards *made = NULL;
-  gb_status status = gb_shards_new(context, count, lua_toboolean(L, 2), &made);
+  gb_status status = gb_shards_new(context, &options, &made);
   *slot = made;
   gbl_check_status(L, status);
   return 1;

@@ -1,6 +1,6 @@
 /* transport.c - the transport between processes, by MPI: a plugin that the engine opens where a job has many of them.
  *
- * It uses point-to-point messages alone, on a communicator of its own. It links to nothing of the engine's. A process
+ * It uses point-to-point messages, and sums where it is asked for some, on a communicator of its own. It links to nothing of the engine's. A process
  * can start MPI once and end it once: who joins again, after leaving, is told so. Where the host has started MPI, it is
  * the host that ends it, and jobs may be joined again until then. */
 #include <mpi.h>
@@ -17,7 +17,8 @@
 /* ours: MPI was started here, and not by the host. */
 typedef struct job { MPI_Comm comm; bool ours; } job;
 
-typedef struct message { bool sends; size_t bytes, length; int count, done; MPI_Request requests[]; } message;
+/* sends: also of a sum. */
+typedef struct message { bool sends, sums; size_t bytes, length; int count, done; MPI_Request requests[]; } message;
 
 /* The text of an MPI error. */
 static gb_status fail(gb_transport *t, int code) {
@@ -51,6 +52,29 @@ static gb_status post(gb_transport *t, bool sends, int peer, int tag, void *data
   return GB_OK;
 }
 
+static gb_status sum(gb_transport *t, gb_dtype dtype, void *data, int64_t numbers, void **out) {
+  const job *j = t->state;
+  MPI_Datatype type = dtype == GB_FLOAT32 ? MPI_FLOAT : dtype == GB_FLOAT64 ? MPI_DOUBLE : MPI_INT64_T;
+  size_t each = dtype == GB_FLOAT32 ? 4 : 8, bytes = (size_t)numbers * each;
+  int count = (int)(bytes / PIECE) + 1;
+  message *m = malloc(sizeof *m + (size_t)count * sizeof *m->requests);
+  if (!m) {
+    snprintf(t->error, sizeof t->error, "out of memory for a sum");
+    return GB_EMEMORY;
+  }
+  *m = (message){ .sends = true, .sums = true, .bytes = bytes };
+  for (; m->count < count; m->count++) {
+    size_t first = (size_t)m->count * PIECE, size = bytes - first < PIECE ? bytes - first : PIECE;
+    int code = MPI_Iallreduce(MPI_IN_PLACE, (char *)data + first, (int)(size / each), type, MPI_SUM, j->comm,
+                              &m->requests[m->count]);
+    if (code == MPI_SUCCESS) continue;
+    if (m->count == 0) free(m);
+    return fail(t, code);
+  }
+  *out = m;
+  return GB_OK;
+}
+
 static gb_status test(gb_transport *t, void *which, size_t *bytes, bool *done) {
   message *m = which;
   *done = false;
@@ -70,11 +94,12 @@ static gb_status test(gb_transport *t, void *which, size_t *bytes, bool *done) {
   return GB_OK;
 }
 
-/* What was to be received is taken back; what is being sent goes on, from memory that stays. */
+/* What was to be received is taken back; what is being sent goes on, from memory that stays. MPI lets nobody give up a
+ * sum, so that its requests stay too. */
 static void drop(gb_transport *t, void *which) {
   message *m = which;
   (void)t;
-  for (int i = m->done; i < m->count; i++) {
+  for (int i = m->done; i < m->count && !m->sums; i++) {
     if (!m->sends) MPI_Cancel(&m->requests[i]);
     MPI_Request_free(&m->requests[i]);
   }
@@ -144,7 +169,7 @@ static int find_local_rank(MPI_Comm comm) {
 
 __attribute__((visibility("default"))) gb_status gb_transport_open(uint32_t abi, gb_transport *out);
 gb_status gb_transport_open(uint32_t abi, gb_transport *out) {
-  *out = (gb_transport){ .name = "mpi", .lingers = true, .post = post, .test = test, .drop = drop,
+  *out = (gb_transport){ .name = "mpi", .lingers = true, .post = post, .test = test, .drop = drop, .sum = sum,
                          .close = close_all };
   if (abi != GB_TRANSPORT_ABI) {
     snprintf(out->error, sizeof out->error, "it was built for another version of the engine; build both together");

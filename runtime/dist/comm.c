@@ -369,6 +369,21 @@ gb_status gb_comm_swap(gb_comm *comm, gb_tag tag, int to, void *out, size_t out_
 
 /* {==== What is built of messages ==== */
 
+gb_status gb_comm_free_sum(gb_comm *comm, gb_dtype dtype, void *data, int64_t count, bool *done) {
+  gb_comm *job = comm->job;
+  gb_post post = { NULL, (comm->rank + 1) % comm->size, true, 0 };
+  *done = job->transport.sum != NULL;
+  if (!*done) return GB_OK;
+  gb_pulse_lock(job->pulse);
+  gb_status status = job->transport.sum(&job->transport, dtype, data, count, &post.message);
+  if (status != GB_OK) {
+    break_job(comm);
+    failed(comm, status, &post);
+  }
+  gb_pulse_unlock(job->pulse);
+  return status == GB_OK ? gb_comm_wait(comm, &post, 1) : status;
+}
+
 /* In round k every rank tells the one 2^k further on, and hears from the one 2^k behind: then all have heard of all. */
 gb_status gb_comm_barrier(gb_comm *comm) {
   for (int step = 1; step < comm->size; step *= 2)

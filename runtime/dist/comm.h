@@ -96,6 +96,9 @@ gb_status gb_comm_transfer(gb_comm *comm, gb_tag tag, bool sends, int peer, void
 gb_status gb_comm_swap(gb_comm *comm, gb_tag tag, int to, void *out, size_t out_bytes, int from, void *in,
                        size_t in_bytes);
 
+/* The sum over all ranks of a job, in place, in the order of the transport; false in *done: it has no sums. */
+gb_status gb_comm_free_sum(gb_comm *comm, gb_dtype dtype, void *data, int64_t count, bool *done);
+
 gb_status gb_comm_barrier(gb_comm *comm);
 gb_status gb_comm_broadcast(gb_comm *comm, int source, void *data, size_t bytes);
 /* all has room for `bytes` of every rank, in order. */

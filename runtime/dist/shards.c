@@ -68,6 +68,7 @@ struct gb_shards {
   int64_t rounds_held;
   bool open, holds;                   /* a round is; it holds */
   int channel;                        /* of its messages */
+  bool is_free;                       /* gradients are summed by the transport */
   bool observes, overlaps;            /* buckets may go out early once that was seen to be safe; and they do */
   gb_leaf_watch watch;
   int64_t same[2 * SAME_COUNT];
@@ -95,9 +96,11 @@ struct gb_shards {
 
 static gb_status note_final(void *user, gb_tensor *leaf);
 
-gb_status gb_shards_new(gb_context *context, int64_t shards, bool overlap, gb_shards **out) {
+gb_status gb_shards_new(gb_context *context, const gb_shards_options *options, gb_shards **out) {
   const gb_comm *comm = gb_dist_comm(context);
-  if (shards < 1 || shards > GB_SHARDS_MOST || (shards & (shards - 1)))
+  int64_t shards = options->is_free ? comm ? comm->size : 1 : options->shards;
+  if (options->is_free) shards = shards > GB_SHARDS_MOST ? GB_SHARDS_MOST : shards;
+  else if (shards < 1 || shards > GB_SHARDS_MOST || (shards & (shards - 1)))
     return gb_fail(context, GB_EINVAL, "DataParallel: shards is %lld; it must be a power of two up to %d",
                    (long long)shards, GB_SHARDS_MOST);
   if (comm && comm->size > shards)
@@ -107,7 +110,8 @@ gb_status gb_shards_new(gb_context *context, int64_t shards, bool overlap, gb_sh
   if (!s) return GB_EMEMORY;
   gb_context_retain(s->context = context);
   s->shards = shards;
-  s->observes = overlap;
+  s->observes = options->overlap;
+  s->is_free = options->is_free;
   s->watch = (gb_leaf_watch){ note_final, s };
   s->loss = NAN;
   *out = s;
@@ -803,13 +807,22 @@ static gb_status put_all(gb_shards *s) {
 
 /* {---- sums, which tasks do in a job ---- */
 
+/* The sum of the ranks' leaves, one each, by the transport if it has sums. */
+static gb_status sum_freely(unit *u, gb_comm *view) {
+  bool done;
+  u->sum = u->tree.nodes[0].data;
+  GB_TRY(gb_comm_free_sum(view, u->lane.dtype, u->sum, u->lane.count, &done));
+  return done ? GB_OK : gb_tree_finish(&u->tree, &u->sum);
+}
+
 /* A leaf of the last shard that waits goes into the tree, and the sum over all ranks is taken. view: of the task that
  * does it, or NULL. */
 static gb_status sum_unit(unit *u, gb_comm *view) {
   gb_shards *s = u->of;
   u->tree.comm = view;
   gb_status status = plant_leaf(u, last_shard(s));
-  if (status == GB_OK && u->lane.count) status = gb_tree_finish(&u->tree, &u->sum);
+  bool is_free = s->is_free && view && u - s->units >= BUCKETS;
+  if (status == GB_OK && u->lane.count) status = is_free ? sum_freely(u, view) : gb_tree_finish(&u->tree, &u->sum);
   u->tree.comm = s->comm;
   return status;
 }

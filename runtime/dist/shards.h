@@ -19,8 +19,10 @@ enum { GB_SHARDS_MOST = 1024 };
 typedef struct gb_shards gb_shards;
 
 /* shards: a power of two, at least as many as there are processes. overlap: gradients may be exchanged while backward
- * goes on, where a round before has shown that they do not change after it. */
-gb_status gb_shards_new(gb_context *context, int64_t shards, bool overlap, gb_shards **out);
+ * goes on, where a round before has shown that they do not change after it. is_free: a shard for each process, and sums
+ * of gradients in the order of the transport, where it has sums; bits hang on the number of processes then. */
+typedef struct gb_shards_options { int64_t shards; bool overlap, is_free; } gb_shards_options;
+gb_status gb_shards_new(gb_context *context, const gb_shards_options *options, gb_shards **out);
 void gb_shards_free(gb_shards *s); /* NULL is fine */
 
 /* Every rank has the same tensors, by name, shape and dtype: their values become those of rank 0, and so does the state

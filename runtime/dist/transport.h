@@ -1,8 +1,8 @@
 /* transport.h - how the processes of a job send each other bytes: the table that a transport fills.
  *
  * There are two: MPI, in a plugin that is opened at run time (mpi/transport.c), and an in-process stand-in whose ranks
- * are threads (local.h), for tests. Messages go from one rank to another and nothing else: every sum is ours, in a
- * fixed order (tree.h). Messages of one tag between two ranks arrive in the order in which they were sent. Calls of one
+ * are threads (local.h), for tests. Messages go from one rank to another: every sum is ours, in a fixed order (tree.h),
+ * but where a recipe asks for the sums of the transport. Messages of one tag between two ranks arrive in the order in which they were sent. Calls of one
  * transport come from one thread at a time. */
 #ifndef GB_DIST_TRANSPORT_H
 #define GB_DIST_TRANSPORT_H
@@ -23,13 +23,16 @@ struct gb_transport {
    * has ended too, and is not dropped. */
   gb_status (*test)(gb_transport *t, void *message, size_t *bytes, bool *done);
   void (*drop)(gb_transport *t, void *message);
+  /* Begin to add up the numbers of all ranks, in place, in an order of the transport's own; NULL: it has none. All
+   * ranks call it in the same order. */
+  gb_status (*sum)(gb_transport *t, gb_dtype dtype, void *data, int64_t count, void **message);
   /* May wait for the other ranks where the end is clean; otherwise nobody is waited for. */
   void (*close)(gb_transport *t, bool clean);
   char error[256];                    /* of what failed last */
 };
 
 /* What a plugin exports as gb_transport_open. It fills *out; on failure out->error says why. */
-#define GB_TRANSPORT_ABI 1u
+#define GB_TRANSPORT_ABI 2u
 typedef gb_status (*gb_transport_open_fn)(uint32_t abi, gb_transport *out);
 
 #endif

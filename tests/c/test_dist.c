@@ -196,8 +196,8 @@ static void test_stop(void) {
   gb_context *context = contexts[0];
   gb_shards *s = NULL;
   int64_t first = 0, count = 0;
-  CHECK(gb_shards_new(context, 2 * GB_SHARDS_MOST, true, &s) == GB_EINVAL && !s);
-  CHECK(gb_shards_new(context, GB_SHARDS_MOST, true, &s) == GB_OK);
+  CHECK(gb_shards_new(context, &(gb_shards_options){ 2 * GB_SHARDS_MOST, true, false }, &s) == GB_EINVAL && !s);
+  CHECK(gb_shards_new(context, &(gb_shards_options){ GB_SHARDS_MOST, true, false }, &s) == GB_OK);
   gb_tensor *parameter = new_parameter(context, 1 << 15);
   CHECK(gb_shards_begin(s, &parameter, 1, NULL, 0, 1, false) == GB_OK);
   gb_interrupt(context);
@@ -232,7 +232,7 @@ static void test_counted_shards(void) {
   size_t before = context->budget.used;
   gb_tensor *parameter = new_parameter(context, count);
   gb_tensor *buffer = new_noise(context, GB_FLOAT32, 1, &count, 6);
-  CHECK(gb_shards_new(context, 8, true, &s) == GB_OK);
+  CHECK(gb_shards_new(context, &(gb_shards_options){ 8, true, false }, &s) == GB_OK);
   leave_room(context, (size_t)bytes / 2);
   CHECK(gb_shards_begin(s, &parameter, 1, &buffer, 1, 1, false) == GB_EMEMORY); /* the buffer's values */
   leave_room(context, (size_t)bytes * 2);
@@ -272,7 +272,8 @@ static void crowded(rank_job *job) {
 static void leave_early(rank_job *job) {
   gb_shards *s = NULL;
   int64_t first, count;
-  EXPECT(job, gb_shards_new(job->context, 8, true, &s) == GB_OK && gb_shards_agree(s, NULL, NULL, 0) == GB_OK);
+  EXPECT(job, gb_shards_new(job->context, &(gb_shards_options){ 8, true, false }, &s) == GB_OK);
+  EXPECT(job, gb_shards_agree(s, NULL, NULL, 0) == GB_OK);
   EXPECT(job, gb_shards_begin(s, NULL, 0, NULL, 0, 8, false) == GB_OK);
   EXPECT(job, gb_shards_next(s, &first, &count) == GB_OK && count == 1);
   gb_dist_finalize(job->context, true);

@@ -72,7 +72,8 @@ static void run_job(const char *script, int size, char **digest) {
 int main(int argc, char **argv) {
   static const int sizes[] = { 1, 2, 3, 4, 8 };
   static const char *const scripts[] = { "tests/dist/collectives.lua", "tests/dist/digests.lua",
-                                         "tests/dist/disagree.lua", "tests/dist/leave.lua", "tests/dist/models.lua",
+                                         "tests/dist/disagree.lua", "tests/dist/free.lua",
+                                         "tests/dist/leave.lua", "tests/dist/models.lua",
                                          "tests/dist/loader.lua", "tests/dist/sharded.lua", "tests/dist/sync_norm.lua",
                                          "tests/dist/trainer.lua", NULL };
   for (int s = 0; argc > 1 ? s < argc - 1 : scripts[s] != NULL; s++) {
