@@ -115,8 +115,8 @@ typedef enum gb_sandbox {
   GB_SANDBOX_STRICT /* computation only: no files at all */
 } gb_sandbox;
 
-/* How far a recipe has come: given by gb.progress at each update, so that a host need not ask. Valid during the
- * callback. */
+/* How far a recipe has come: given by gb.progress at each update, so that a host need not ask; by a Trainer after each
+ * step, and, with the title "validate", after each validation. Valid during the callback. */
 typedef struct gb_event {
   size_t size;         /* of this struct: it may grow */
   const char *title;   /* of the bar: "epoch 3" */
@@ -124,6 +124,9 @@ typedef struct gb_event {
   double loss;         /* the value named loss, or NAN */
   double scale;        /* of the GradScaler among the values, or NAN */
   int64_t skipped;     /* steps that this scaler has skipped, or -1 */
+  int64_t count;       /* of all values that are numbers, by names in their order: lr, norm, val_loss, ... */
+  const char *const *names;
+  const double *values;
 } gb_event;
 
 /* A text that a recipe prints: one call of print, without the end of the line. */

@@ -384,14 +384,32 @@ static gb_status ask_file(void *user, const char *path, bool write) {
 static double number_or_nan(lua_State *L, int index) { return lua_type(L, index) == LUA_TNUMBER ? lua_tonumber(L, index)
                                                        : NAN; }
 
-/* event(title, step, total, loss, scale, skipped): tell the host; false where nobody listens. */
+/* The lists of names at index and of numbers behind it, as the event has them; the lists keep the names. */
+static void read_values(lua_State *L, int index, gb_event *e) {
+  e->count = lua_istable(L, index) ? (int64_t)lua_rawlen(L, index) : 0;
+  const char **names = lua_newuserdatauv(L, ((size_t)e->count + 1) * sizeof *names, 0);
+  double *values = lua_newuserdatauv(L, ((size_t)e->count + 1) * sizeof *values, 0);
+  for (int64_t i = 0; i < e->count; i++) {
+    lua_rawgeti(L, index, i + 1);
+    lua_rawgeti(L, index + 1, i + 1);
+    names[i] = lua_tostring(L, -2);
+    values[i] = lua_tonumber(L, -1);
+    lua_pop(L, 2);
+  }
+  e->names = names;
+  e->values = values;
+}
+
+/* event(title, step, total, loss, scale, skipped, names, numbers): tell the host; false where nobody listens. */
 static int event(lua_State *L) {
   gb_host *host = gbl_host_of(L);
   bool heard = host && host->options.on_event;
+  lua_settop(L, 8);
   if (heard) {
     gb_event e = { sizeof e, luaL_checkstring(L, 1), luaL_checkinteger(L, 2), luaL_checkinteger(L, 3),
                    number_or_nan(L, 4), number_or_nan(L, 5),
-                   lua_isinteger(L, 6) ? lua_tointeger(L, 6) : -1 };
+                   lua_isinteger(L, 6) ? lua_tointeger(L, 6) : -1, 0, NULL, NULL };
+    read_values(L, 7, &e);
     lua_State *before = turn_to(host, L);
     host->options.on_event(host->options.user, &e);
     turn_to(host, before);

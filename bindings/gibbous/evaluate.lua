@@ -213,10 +213,12 @@ local function measure(run, loader, n)
   total = item(total)
   values.val_loss = total > 0 and item(sum) / total or 0 / 0
   for name, value in next, run.metrics and run.metrics:compute() or {} do values["val_" .. name] = value end
+  local shown = native.copy(values)
+  shown.loss = values.val_loss
   if bar then
-    bar:update(0, { loss = values.val_loss })
+    bar:update(0, shown)
     bar:close(native.text_of(values))
-  else native.event("validate", n, n, values.val_loss) end
+  else native.tell("validate", n, n, shown) end
   return values
 end
 

@@ -4,6 +4,7 @@ local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
 local define, own, private = native.define, native.own, native.private
 local format, match, rep, concat, unpack = string.format, string.match, string.rep, table.concat, table.unpack
+local sort = table.sort
 local floor, abs, min, max, huge = math.floor, math.abs, math.min, math.max, math.huge
 local clock, stderr = native.clock, io and io.stderr
 
@@ -89,13 +90,24 @@ local function log(text)
   native.flush()
 end
 
--- Tell the program around, if there is one that listens; else false.
-local function tell(bar)
-  local values = bar.values
-  if gb.is_tensor(values.loss) then values.loss = values.loss:item() end
-  local scale, skipped = native.scale_of(values.scale)
-  return native.event(bar.title, bar.done, bar.total, values.loss, scale, skipped)
+-- Tell the program around how far something is, with all values that are numbers; false where nobody listens.
+function native.tell(title, done, total, values)
+  local names, numbers = {}, {}
+  for name, value in next, values do
+    if gb.is_tensor(value) then
+      value = value:item()
+      values[name] = value
+    end
+    numbers[name] = native.scale_of(value) or type(value) == "number" and value or nil
+    if numbers[name] then names[#names + 1] = name end
+  end
+  sort(names)
+  for i, name in ipairs(names) do numbers[i] = numbers[name] end
+  local _, skipped = native.scale_of(values.scale)
+  return native.event(title, done, total, numbers.loss, numbers.scale, skipped or values.skipped, names, numbers)
 end
+
+local function tell(bar) return native.tell(bar.title, bar.done, bar.total, bar.values) end
 
 local function draw(bar)
   local text = line_of(bar)

@@ -254,7 +254,7 @@ local function show_step(mine, samples)
   end
   local text = { loss = values.loss, step = mine.step, scale = mine.scaler, norm = values.norm, lr = values.lr }
   if mine.bar then mine.bar:update(1, text)
-  else native.event("train", mine.step, mine.most_steps, values.loss, values.scale, mine.skipped) end
+  else native.tell("train", mine.step, mine.most_steps, values) end
 end
 
 -- After new measures: the schedule that goes by them, the best so far, and whether to stop early.

@@ -530,12 +530,27 @@ static void test_request_stop(void) {
   gb_host_close(host);
 }
 
-typedef struct told { int steps, validations, skipped; double loss, scale, val_loss; int64_t last_step; } told;
+typedef struct told {
+  int steps, validations, skipped;
+  double loss, scale, val_loss, accuracy, norm, lr;
+  int64_t last_step;
+} told;
+
+/* The value of that name; NAN where there is none. */
+static double value_of(const gb_event *event, const char *name) {
+  for (int64_t i = 0; i < event->count; i++)
+    if (!strcmp(event->names[i], name)) return event->values[i];
+  return NAN;
+}
 
 static void on_training(void *user, const gb_event *event) {
   told *t = user;
+  CHECK(event->size == sizeof *event && event->count >= 0);
+  for (int64_t i = 1; i < event->count; i++) CHECK(strcmp(event->names[i - 1], event->names[i]) < 0);
+  if (!isnan(value_of(event, "val_accuracy"))) t->accuracy = value_of(event, "val_accuracy");
+  if (!isnan(value_of(event, "norm"))) t->norm = value_of(event, "norm"), t->lr = value_of(event, "lr");
   if (!strcmp(event->title, "validate")) {
-    if (!isnan(event->loss)) t->validations++, t->val_loss = event->loss;
+    if (!isnan(event->loss)) t->validations++, t->val_loss = value_of(event, "val_loss");
   } else if (event->step > 0) {
     t->steps++;
     t->loss = event->loss;
@@ -552,7 +567,7 @@ static void test_trainer(void) {
     "function make(more)\n"
     "  gb.manual_seed(1)\n"
     "  local options = { model = gb.nn.Linear(4, 2), optimizer = 'SGD', loss = gb.nn.functional.cross_entropy,\n"
-    "    precision = '16-mixed', device = 'cpu', sanity = 0, epochs = 2,\n"
+    "    precision = '16-mixed', device = 'cpu', sanity = 0, epochs = 2, metrics = { 'accuracy' },\n"
     "    scaler = gb.amp.GradScaler({ init_scale = 2.0 ^ 30 }) }\n"
     "  for key, value in pairs(more or {}) do options[key] = value end\n"
     "  return gb.Trainer(options)\n"
@@ -570,9 +585,12 @@ static void test_trainer(void) {
   CHECK(runs(host, "make():fit(batches, { batches[1] })"));
   CHECK(t.steps == 16 && t.last_step == 8 && t.validations == 2 && t.loss > 0 && t.val_loss > 0);
   CHECK(t.skipped > 5 && t.skipped < 16 && t.scale < 0x1p30);
+  CHECK(t.accuracy >= 0 && t.accuracy <= 1 && t.norm > 0 && t.lr == 1e-3);
   told before = t;
+  t.accuracy = t.norm = -1;
   CHECK(runs(host, "make({ progress = false }):fit(batches, { batches[1] })"));
   CHECK(t.steps == 2 * before.steps && t.validations == 4 && t.last_step == 16 && t.loss == before.loss);
+  CHECK(t.accuracy >= 0 && t.norm == before.norm);
   CHECK(fails(host, "make({ checkpoint = 'runs' }):fit(batches)", GB_EIO, "files are not allowed here"));
   CHECK(run_asked(host, "local t = make({ epochs = 1 << 40, on = { step = function() stepped = true end } })\n"
                         "gb.on_stop(function() saved = t.step end) t:fit(batches)") == GB_EINTERRUPT);
