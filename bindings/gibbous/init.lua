@@ -68,7 +68,7 @@ for _, name in ipairs {
   "datasets", "samplers", "data", "lines", "tables", "transforms",
   "io",
   "args", "progress", "logger", "plot",
-  "early_stopping", "checkpoints", "metrics", "evaluate", "trainer", "trainer_job", "trainer_report",
+  "early_stopping", "checkpoints", "metrics", "evaluate", "trainer", "trainer_job", "trainer_rescue", "trainer_report",
   "trainer_search", "trainer_options",
   "test", "seal",
 } do

@@ -46,6 +46,24 @@ gb.seconds = define("gb.seconds(time: string|number) -> number: How many seconds
   not above 0. Example: local ends = gb.clock() + gb.seconds(\"12:00:00\")", "strict",
   function(time) return native.seconds_of("seconds: 'time'", time) end)
 
+gb.throughput = define("gb.throughput(; window: size = 100) -> function: A function to call after each step with how \z
+  many samples (or tokens) it had; it returns how many there were a second over the last window steps, or nil at \z
+  first. Example: local speed = gb.throughput() speed(64) print(speed(64))", "strict", function(options)
+  local times, counts, sum, last = {}, {}, 0, 0
+  return function(count)
+    if type(count) ~= "number" then
+      fail(format("throughput: the samples of a step are a number, got a %s", type(count)))
+    end
+    last = last + 1
+    times[last], counts[last], sum = clock(), count, sum + count
+    local first = max(last - options.window, 1)
+    if first > 1 then times[first - 1] = nil end
+    if counts[first] then sum, counts[first] = sum - counts[first], nil end -- was before the time that it is since
+    local elapsed = times[last] - times[first]
+    return elapsed > 0 and sum > 0 and sum / elapsed or nil
+  end
+end)
+
 local function duration(seconds)
   if seconds ~= seconds or seconds == huge then return "?" end
   seconds = floor(seconds + 0.5)

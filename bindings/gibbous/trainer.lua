@@ -6,8 +6,8 @@
 -- Inside a step: gradients are forgotten; for each micro-batch forward and scaled backward; unscale; clip; the
 -- optimizer, unless a gradient is not finite; the scaler; then, if the step was not skipped, schedule and average; log,
 -- validate, save, and only then may the run stop. So what a checkpoint holds is always a whole step.
--- trainer_options.lua has gb.Trainer itself, trainer_job.lua what it does on many processes, trainer_report.lua says
--- where numbers went wrong, trainer_search.lua has find_batch and find_lr.
+-- trainer_options.lua has gb.Trainer itself, trainer_job.lua what it does on many processes, trainer_rescue.lua what is
+-- saved after an error, trainer_report.lua says where numbers went wrong, trainer_search.lua has find_batch and find_lr.
 
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
@@ -29,9 +29,8 @@ local trainer = {} -- what the files beside this one share
 native.trainer = trainer
 
 local shown = { model = true, optimizer = true, scaler = true, schedule = true, average = true, step = true,
-  epoch = true,
-  batch = true, skipped = true, values = true, best = true, reason = true, precision = true, device = true,
-  checkpoint = true, stopping = true, spikes_found = true, shards = true }
+  epoch = true, batch = true, skipped = true, values = true, best = true, reason = true, precision = true,
+  device = true, checkpoint = true, stopping = true, spikes_found = true, shards = true }
 Trainer.__index = function(self, key)
   local mine = shown[key] and private(self, "trainer")
   if not mine then return Trainer[key] end
@@ -107,6 +106,10 @@ end
 
 local function lr_of(mine) return private(mine.optimizer, "optimizer").native:get(1, "lr") end
 
+local function new_swa_schedule(mine)
+  return gb.optim.lr.SWA(mine.optimizer, { swa_lr = mine.swa.lr or lr_of(mine), anneal_epochs = mine.swa.anneal })
+end
+
 -- One step of the optimizer on a group of micro-batches. Reading the loss and the scaler's flag waits for a device,
 -- once and after all of the step was asked for.
 local function train_step(mine, group)
@@ -114,6 +117,7 @@ local function train_step(mine, group)
   mine.scaler:unscale_(mine.optimizer)
   tell(mine, "backward", group)
   local norm = clip(mine)
+  mine.rescue = nil -- the step is no whole one until what follows is done
   mine.scaler:step(mine.optimizer)
   mine.scaler:update()
   mine.step, mine.inner = mine.step + 1, mine.inner + 1
@@ -121,6 +125,7 @@ local function train_step(mine, group)
   local lr = lr_of(mine)
   local skipped = mine.scaler:is_enabled() and mine.scaler:stats().last_skipped
   advance(mine, skipped)
+  mine.rescue = not mine.last
   values.loss, values.norm, values.lr = item(mean), item(norm), lr
   values.scale, values.skipped, values.step, values.epoch = mine.scaler:get_scale(), mine.skipped, mine.step, mine.epoch
   trainer.report_step(mine, group, skipped)
@@ -145,7 +150,8 @@ local function progress_part(mine)
       local state = { sums = copy(mine.sums), values = copy(mine.values), best = mine.best,
         window = copy(mine.window), hooks = {},
         stop = mine.stopping and mine.stopping:state_dict(), swa = mine.swa_schedule and mine.swa_schedule:state_dict(),
-        tally = mine.tally and mine.tally:state_dict(), found = copy(mine.spikes_found, true), shards = mine.shards }
+        tally = mine.tally and mine.tally:state_dict(), found = copy(mine.spikes_found, true), shards = mine.shards,
+        owes = mine.owes }
       state.values.samples_per_second, state.values.mfu = nil, nil -- which hang on the machine
       for _, name in ipairs(counters) do state[name] = mine[name] end
       for i, hooks in ipairs(mine.callbacks) do state.hooks[i] = hooks.state and { hooks.state(mine.self) } or {} end
@@ -166,8 +172,7 @@ local function progress_part(mine)
       if mine.stopping then mine.stopping:load_state_dict(state.stop) end
       if mine.tally then mine.tally:load_state_dict(state.tally) end
       if state.swa ~= nil and mine.swa then
-        mine.swa_schedule = gb.optim.lr.SWA(mine.optimizer, { swa_lr = mine.swa.lr or lr_of(mine),
-          anneal_epochs = mine.swa.anneal })
+        mine.swa_schedule = new_swa_schedule(mine)
         mine.swa_schedule:load_state_dict(state.swa)
       end
       for _, name in ipairs(counters) do mine[name] = state[name] end
@@ -175,6 +180,7 @@ local function progress_part(mine)
         if type(name) == "string" and type(value) == "number" then mine.values[name] = value end
       end
       mine.sums, mine.best = { loss = sums.loss, count = sums.count }, state.best
+      mine.owes = state.owes == true
       mine.window, mine.spikes_found = trainer.checked_window(state.window), trainer.checked_found(state.found)
       for i, hooks in ipairs(mine.callbacks) do
         local kept = type(state.hooks) == "table" and state.hooks[i]
@@ -234,18 +240,10 @@ local logged = { "loss", "lr", "norm", "scale", "skipped", "epoch", "samples_per
 
 -- Log a step, show it, and tell the host.
 local function show_step(mine, samples)
-  local values, now = mine.values, clock()
-  local window = mine.speed
-  window[#window + 1] = { now, samples }
-  if #window > 101 then table.remove(window, 1) end
-  local sum = 0
-  for i = 2, #window do sum = sum + window[i][2] end
-  local elapsed = now - window[1][1]
-  if elapsed > 0 and sum > 0 then
-    values.samples_per_second = sum / elapsed
-    if mine.sample_operations then
-      values.mfu = values.samples_per_second * mine.sample_operations / mine.peak_flops
-    end
+  local values = mine.values
+  values.samples_per_second = mine.speed(samples) or values.samples_per_second
+  if mine.sample_operations and values.samples_per_second then
+    values.mfu = values.samples_per_second * mine.sample_operations / (mine.peak_flops * mine.size)
   end
   if mine.step % mine.log_every == 0 then
     local row = {}
@@ -277,12 +275,15 @@ local function check(mine)
 end
 
 local function validate_now(mine)
+  trainer.owe(mine)
   local values = native.evaluate(mine, mine.validation, mine.validation_batches)
+  mine.owes, mine.rescue = nil, nil
   for name, value in next, values do mine.values[name] = value end
   mine.validated, mine.validated_at = clock(), mine.step
   log_values(mine, values)
   tell(mine, "validate", values)
   check(mine)
+  mine.rescue = true
 end
 
 -- Is a validation due after this step? finished: the epoch's last.
@@ -301,9 +302,7 @@ local function end_epoch_of_swa(mine)
   local start = math_type(swa.start) == "integer" and swa.start or floor(swa.start * (mine.epochs or 1))
   if mine.epoch < start then return end
   if mine.epoch > start or start == 0 then mine.average:update_parameters() end
-  if not mine.swa_schedule then
-    mine.swa_schedule = gb.optim.lr.SWA(mine.optimizer, { swa_lr = swa.lr or lr_of(mine), anneal_epochs = swa.anneal })
-  end
+  mine.swa_schedule = mine.swa_schedule or new_swa_schedule(mine)
   mine.swa_schedule:step()
 end
 
@@ -351,6 +350,7 @@ local function after_step(mine, group, last)
   for _, batch in ipairs(group) do samples = samples + (batch.total or rows_of(batch)) end
   show_step(mine, samples)
   if last then end_epoch(mine) end
+  mine.rescue = true
   local agreed = trainer.agree(mine, wishes_of(mine, inner, last))
   local validates = mine.validation and (agreed.validate or agreed.over)
   if validates then validate_now(mine) elseif last and not mine.validation then check(mine) end
@@ -399,8 +399,10 @@ local function run_epoch(mine)
   end
   local source = trainer.source_of(mine, mine.train, mine.batch > 0)
   repeat
+    trainer.remember(mine)
     local group = take(mine, source, n)
     local last = mine.batch >= n
+    mine.last = last
     if last then to_next_epoch(mine.train, source, n) end
     trainer.watch_step(mine, group, function() train_step(mine, group) end)
     after_step(mine, group, last)
@@ -453,7 +455,7 @@ local function prepare(mine, train, validation)
   local watches = mine.stopping or mine.checkpoint and mine.checkpoint.monitor and mine.checkpoint
   mine.monitor = watches and watches.monitor or mine.validation and "val_loss" or "train_loss"
   mine.mode = watches and watches.mode or "min"
-  mine.started, mine.validated, mine.speed, mine.reason = clock(), clock(), {}, nil
+  mine.started, mine.validated, mine.speed, mine.reason = clock(), clock(), gb.throughput(), nil
   if mine.checkpoint then trainer.once(mine, function() mine.checkpoint:prepare() end) end
   trainer.align(mine, mine.train)
   trainer.align(mine, mine.validation)
@@ -484,10 +486,11 @@ Trainer.fit = define("Trainer:fit(train: any, validation?: any) -> table: Train 
   if not (mine.epochs or mine.steps or mine.seconds) then
     fail("Trainer: fit needs to know when to end: give epochs, steps or time")
   end
-  mine.running = true
+  mine.running, mine.rescue = true, nil
   local before, held = native.stop_handler({}), native.hold_stop(true)
   local saving = native.take_saves(mine.checkpoint ~= nil)
   local _ <close> = setmetatable({}, { __close = function(_, why)
+    if why ~= nil then trainer.save_what_is_whole(mine) end
     native.take_saves(saving)
     native.hold_stop(held)
     native.stop_handler(before)
@@ -499,6 +502,10 @@ Trainer.fit = define("Trainer:fit(train: any, validation?: any) -> table: Train 
   prepare(mine, train, validation)
   tell(mine, "start", mine.values)
   local _ <close> = mine.anomaly and gb.anomaly() or nil
+  if mine.owes and mine.validation then
+    validate_now(mine)
+    if mine.checkpoint and mine.checkpoint:due({}, { kind = "validation" }) then save(mine) end
+  end
   mine.reason = end_of_run(mine, true)
   while not mine.reason do run_epoch(mine) end
   if mine.checkpoint and mine.saved ~= mine.step and mine.step > 0 then save(mine, true) end

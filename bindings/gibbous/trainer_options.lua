@@ -52,6 +52,7 @@ local known = {
   progress = { is_bool, "true or false", true },
   stop = { is_table, "gb.EarlyStopping, or its options" },
   checkpoint = { function(v) return is_table(v) or is_text(v) end, "gb.Checkpoints, a folder, or { folder, ... }" },
+  save_on_error = { is_bool, "true or false", false },
   resume = { function(v) return is_bool(v) or is_text(v) end, "true, or the path of a checkpoint", false },
   average = { function(v) return is_table(v) or v == "ema" or v == "swa" end,
     "\"ema\", \"swa\", an average or options" },
@@ -90,6 +91,7 @@ local function checked(given)
   end
   if not options.model then fail("Trainer: give the model, a module of gb.nn") end
   if not options.optimizer then fail("Trainer: give the optimizer, or { \"AdamW\", lr = 1e-3 }") end
+  if options.save_on_error and not options.checkpoint then fail("Trainer: 'save_on_error' needs checkpoint") end
   if options.loss and options.compute then fail("Trainer: give loss or compute, not both") end
   return options
 end
@@ -196,14 +198,13 @@ gb.Trainer = define("gb.Trainer(options: table) -> trainer: The loop around trai
   none on biases and norms) are needed, and as a rule loss, a function of output and target, or compute(model, x, \z
   ...) -> loss, output, target. How long: epochs, steps, time. How: precision, device, accumulate, count or \z
   ignore_index (what the loss is a mean of), clip, clip_value, scaler, schedule (or { \"Cosine\", warmup = 0.1 }), \z
-  schedule_every, average (\"ema\", \"swa\" or options), shards (virtual shards, of which \z
-  many processes have 8), recompute (modules by name), seed, nonfinite (\"skip\" or \z
-  \"stop\"), anomaly, spikes. What is watched: metrics, train_metrics, validate_every (1.0: each epoch; 500: steps; \z
-  \"01:00:00\"), validate_epochs, sanity, log, log_every, progress, on (functions by event), peak_flops, profile, \z
-  summary. What is kept, and when it ends: checkpoint, resume, stop, grace. For trying: limit, overfit, fast_dev_run. \z
-  docs/training.md describes each. Errors: options that are unknown or of another kind. Example: local trainer = \z
-  gb.Trainer({ model = gb.nn.Linear(4, 2), optimizer = { \"AdamW\", lr = 1e-3 }, loss = \z
-  gb.nn.functional.cross_entropy, epochs = 1 })",
+  schedule_every, average (\"ema\", \"swa\" or options), shards (virtual shards, of which many processes have 8), \z
+  recompute (modules by name), seed, nonfinite (\"skip\" or \"stop\"), anomaly, spikes. What is watched: metrics, \z
+  train_metrics, validate_every (1.0: each epoch; 500: steps; \"01:00:00\"), validate_epochs, sanity, log, log_every, \z
+  progress, on (functions by event), peak_flops, profile, summary. What is kept, and when it ends: checkpoint, \z
+  save_on_error, resume, stop, grace. For trying: limit, overfit, fast_dev_run. docs/training.md describes each. \z
+  Errors: options that are unknown or of another kind. Example: local trainer = gb.Trainer({ model = gb.nn.Linear(4, \z
+  2), optimizer = { \"AdamW\", lr = 1e-3 }, loss = gb.nn.functional.cross_entropy, epochs = 1 })",
   "strict", function(given)
   local mine = checked(given)
   local options = copy(mine)
@@ -241,7 +242,6 @@ gb.Trainer = define("gb.Trainer(options: table) -> trainer: The loop around trai
   if mine.recompute then gb.nn.utils.recompute(mine.model, mine.recompute) end
   mine.epoch, mine.batch, mine.inner, mine.step, mine.skipped = 0, 0, 0, 0, 0
   mine.sums, mine.values, mine.window, mine.spikes_found, mine.reports = { loss = 0.0, count = 0 }, {}, {}, {}, 0
-  mine.speed, mine.reason, mine.best = {}, nil, nil
   local self = own(setmetatable({}, Trainer), "trainer", mine)
   mine.self = self
   return self

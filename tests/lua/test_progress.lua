@@ -37,6 +37,24 @@ describe("where nobody looks on", function()
   end)
 end)
 
+describe("throughput", function()
+  it("is of the last steps", function()
+    local speed, values = gb.throughput({ window = 3 }), {}
+    local function wait()
+      local ends = gb.clock() + 0.01
+      while gb.clock() < ends do end
+    end
+    expect(speed(1e9)):to_be(nil) -- the time before the first step is not known
+    for i = 1, 6 do
+      wait()
+      values[i] = speed(i < 4 and 1000 or 0)
+    end
+    expect(values[1] > 0 and values[1] <= 1e5 and values[5] > 0 and values[5] < values[3]):to_be(true)
+    expect(values[6]):to_be(nil)
+    expect(function() speed("many") end):to_fail("throughput: the samples of a step are a number, got a string")
+  end)
+end)
+
 describe("on a terminal", function()
   it("one line is drawn at most ten times a second", function()
     if not os.execute("command -v script >/dev/null") then return print("skipped: there is no script(1)") end

@@ -697,6 +697,45 @@ describe("a run that goes on", function()
       expect(function() linear_world { resume = true, epochs = 1 }:fit {} end):to_fail("")
     end)
   end)
+  it("after an error at any step, if it saves then", function()
+    with_folder(function(folder)
+      local whole = full_run(folder .. "/whole")
+      -- where: in the forward pass, in a callback after the step, or in the validation
+      local function failing(where, step, path)
+        local done, is_over = 0, false
+        local function fail_at(place)
+          if place == where and done == step and not is_over then
+            is_over = true
+            error("as planned", 0)
+          end
+        end
+        local function options(more)
+          more.checkpoint, more.save_on_error = { path, every_steps = 1000 }, true
+          return more
+        end
+        local counted = { n = 0 }
+        local on = { { step = function() counted.n = counted.n + 1 end, state = function() return { n = counted.n } end,
+          restore = function(state) counted.n = state.n end },
+          { step = function()
+            done = done + 1
+            fail_at("step")
+          end } }
+        local ok, why = pcall(full_run, path, options { on = on, compute = function(m, x, y)
+          local logits = m.drop(m(x))
+          fail_at(m.training and "forward" or "validation")
+          return F.cross_entropy(logits, y, { label_smoothing = 0.1 }), logits, y
+        end })
+        expect(ok):to_be(false)
+        expect(why):to_be("as planned")
+        local again = full_run(path, options {})
+        again.counted = whole.counted -- another callback counted
+        same_run(whole, again)
+      end
+      for step = 0, 8 do failing("forward", step, folder .. "/forward" .. step) end
+      for _, step in ipairs { 1, 5, 8 } do failing("step", step, folder .. "/step" .. step) end
+      for _, step in ipairs { 3, 6 } do failing("validation", step, folder .. "/validation" .. step) end
+    end)
+  end)
   it("with SWA, a rate of its own, and batch norms made anew", function()
     with_folder(function(folder)
       local function swa(name)
@@ -1039,6 +1078,9 @@ describe("gb.Trainer", function()
     { { schedule = {}, epochs = 1 }, "'schedule' begins with a name", true },
     { { count = data.DataLoader(data.TensorDataset(gb.rand(2))) }, "'count' must be a function" },
     { { optimizer = 3 }, "'optimizer' must be an optimizer" },
+    { { save_on_error = true }, "'save_on_error' needs checkpoint" },
+    { { shards = 3 }, "shards is 3; it must be a power of two" },
+    { { shards = true }, "'shards' must be a power of two, or false" },
     { { model = 3 }, "'model' must be a module of gb.nn" },
     { { time = "1 hour" }, "'time' must be seconds above 0" },
     { { on = { stp = print } }, "'on' has no event 'stp'; did you mean 'step'?" },

@@ -1,0 +1,58 @@
+-- trainer_rescue.lua - a Trainer whose run ends by an error saves the last whole step, if it was asked to.
+--
+-- Before its optimizer does anything, a step changes random numbers, the loader's place, running statistics and the
+-- sums of metrics: these are remembered when it begins, and given back. What fails after that comes after a whole step,
+-- unless weights were being written, an epoch was being ended, or new measures were being told: then nothing is saved,
+-- and the last checkpoint is the one of before. A validation that failed is owed: the run goes on with it.
+--
+-- mine.rescue is what gives back, true where nothing has to be, or nil where there is no whole step to save.
+
+local gb, native = ...
+local copy, trainer = native.copy, native.trainer
+local format = string.format
+
+-- A step begins.
+function trainer.remember(mine)
+  if not mine.save_on_error then return end
+  local seed, offset = native.get_rng()
+  local loader, batch = mine.train:state_dict(), mine.batch
+  local tally = mine.tally and copy(mine.tally:state_dict(), true)
+  local buffers = {}
+  for _, b in gb.nn.Module.named_buffers(mine.model) do buffers[#buffers + 1] = b end
+  local restore = trainer.kept(buffers)
+  mine.rescue = function()
+    restore()
+    native.set_rng(seed, offset)
+    mine.train:load_state_dict(loader)
+    mine.batch = batch
+    if tally then mine.tally:load_state_dict(tally) end
+  end
+end
+
+-- A validation begins.
+function trainer.owe(mine)
+  if not mine.save_on_error then return end
+  local state, seed, offset = mine.validation:state_dict(), native.get_rng()
+  mine.owes = true
+  mine.rescue = function()
+    native.set_rng(seed, offset)
+    mine.validation:load_state_dict(state)
+  end
+end
+
+-- What can still be saved of a run that failed is saved; where that fails too, the first error stays the one.
+function trainer.save_what_is_whole(mine)
+  if not (mine.save_on_error and mine.checkpoint and mine.rank == 0) then return end
+  if not mine.rescue then
+    print("the run failed where no step was whole, and nothing was saved")
+    return
+  end
+  local ok, why = pcall(function()
+    if mine.rescue ~= true then mine.rescue() end
+    local path = mine.checkpoint:save_last(trainer.parts_of(mine))
+    print(format("the run failed after step %d, in epoch %d; %s holds all of it: run the same with resume = true to \z
+      go on", mine.step, mine.epoch + 1, path))
+  end)
+  if not ok then print("the run failed, and so did saving it: " .. tostring(why)) end
+  native.flush()
+end
