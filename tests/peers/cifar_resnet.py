@@ -1,5 +1,8 @@
 """cifar_resnet.py - recipes/cifar_resnet.lua beside PyTorch: python tests/peers/cifar_resnet.py [--model resnet18].
-Pictures are neither shifted nor mirrored."""
+Pictures are neither shifted nor mirrored.
+
+At the recipe's rate roundings grow threefold with each step, in PyTorch too: --double shows its float32 as far from its
+float64 as the recipe is. At --lr 0.001 all losses agree."""
 import torch
 from torch import nn
 
@@ -56,7 +59,8 @@ run = vision.watch("cifar_resnet", args, "--no-augment", epochs=args.steps // pe
 def make(dtype=torch.float32):
     model = ResNet(pictures.classes, *MODELS[vision.option(args, "model", "resnet20")])
     model = vision.load(model, run.weights()).to(dtype)
-    optimizer = torch.optim.SGD(vision.groups(model, 5e-4), lr=vision.option(args, "lr", 0.1), momentum=0.9, nesterov=True)
+    optimizer = torch.optim.SGD(vision.groups(model, 5e-4), lr=vision.option(args, "lr", 0.1), momentum=0.9,
+                                nesterov=True)
     return model, optimizer, vision.cosine(optimizer, epochs * per_epoch, 0.1)
 
 

@@ -1,5 +1,5 @@
 """dcgan.py - recipes/dcgan.lua beside PyTorch: python tests/peers/dcgan.py. The noise is the recipe's; the losses of
-both networks are compared."""
+both networks are compared. Roundings grow as they play against each other: --double says who is nearer to float64."""
 import torch
 import torch.nn.functional as F
 from torch import nn
