@@ -4,7 +4,7 @@
 --
 -- Each category has a row of an embedding (Guo, Berkhahn 2016), numbers are standardised, and a value that is missing
 -- is its column's mean, or a category of its own. The first row of every five tests. The price is learned as its
--- logarithm, of which R2 is measured. On the house prices of California (20,640 rows) expect an R2 of 0.82 after
+-- logarithm, of which R2 is measured. On the house prices of California (20,640 rows) expect an R2 of 0.83 after
 -- 60 epochs, which take less than a minute on two cores.
 
 local gb = require "gibbous"

@@ -16,10 +16,11 @@ local AUDITED, STEPS = 3, 40
 -- By recipe: its data, and what makes it small enough for some minutes.
 local recipes = {
   { "mnist_cnn", "mnist" }, { "tabular", "housing/housing.csv" }, { "lstm_sentiment", "sentences" },
-  { "chorales", "chorales" }, { "bert", "sentences", "--steps 0" },
+  { "chorales", "chorales" }, { "bert", "sentences", "--steps 0 --batch 16" },
   { "char_gpt", "tinyshakespeare/input.txt", "--sample 0" },
   { "gpt2", "tinyshakespeare/input.txt", "--dtype uint8 --model tiny --vocabulary 256 --block 64" },
-  { "cifar_resnet", "cifar10" }, { "cifar_efficientnet", "cifar10", "--batch 32" }, { "cifar_vit", "cifar10" },
+  { "cifar_resnet", "cifar10", "--batch 32" }, { "cifar_efficientnet", "cifar10", "--batch 16" },
+  { "cifar_vit", "cifar10", "--batch 32" },
   { "unet", "membrane" }, { "dcgan", "mnist" },
 }
 

@@ -109,7 +109,8 @@ def table():
     page = ["# Quality by precision", "",
             "Made by `python tests/peers/quality.py table` from `quality.jsonl`, a line per run. All columns of a seed",
             "share initial weights and the order of data; PyTorch's dropout draws other numbers. The rule is",
-            "|difference of means| at most max(floor, 2 SD sqrt(2 / n)).", "",
+            "|difference of means| at most max(floor, 2 SD sqrt(2 / n)). Seconds are those of one thread on a machine that",
+            "did other work beside it: they say what a run took, not what it takes.", "",
             "| recipe | measure | | mean | SD | seeds | held-out loss | against 32-true | seconds a run |",
             "|---|---|---|---|---|---|---|---|---|"]
     for (recipe, options), columns in sorted(runs.items()):
