@@ -140,6 +140,9 @@ if __name__ == "__main__":
     one.add_argument("--seeds", default="1,2,3")
     one.add_argument("--precisions", default=",".join(COLUMNS[:3]))
     one.add_argument("--peer", action="store_true")
-    one.add_argument("rest", nargs="*", help="options of the recipe, behind --")
-    given = parser.parse_args()
+    words, behind = sys.argv[1:], []
+    if "--" in words:
+        words, behind = words[:words.index("--")], words[words.index("--") + 1:]
+    given = parser.parse_args(words)
+    given.rest = behind
     table() if given.part == "table" else run(given)
