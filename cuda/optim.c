@@ -89,8 +89,15 @@ static gb_status unscale_pass(gb_cuda_call *call, const gb_step_call *c) { retur
 static gb_status clip_pass(gb_cuda_call *call, const gb_step_call *c) { return run_one(call, c, GB_PASS_CLIP, NULL); }
 static gb_status direct_pass(gb_cuda_call *call,
                              const gb_step_call *c) { return run_one(call, c, GB_PASS_DIRECT, NULL); }
-static gb_status update_pass(gb_cuda_call *call,
-                             const gb_step_call *c) { return run_one(call, c, GB_PASS_STEP, gb_pass_count); }
+
+/* The launches of a step follow each other, and use one room. */
+static gb_status update_pass(gb_cuda_call *call, const gb_step_call *c) {
+  gb_pass p = pass_of(c);
+  p.made = gb_cuda_scratch(call, (size_t)GB_PASS_SEGMENTS * GB_PASS_NUMBERS);
+  if (!p.made) return GB_EMEMORY;
+  run_segments(call, c->slab, GB_PASS_STEP, &p, gb_pass_count);
+  return GB_OK;
+}
 
 static gb_status rescale(gb_cuda_call *call, const gb_step_call *c) {
   gb_pass_update_scale(call->stream, c->scale, &c->rule);

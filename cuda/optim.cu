@@ -447,14 +447,25 @@ static void run_direct(gb_stream stream, unsigned grid, const gb_pass *pass) {
   }
 }
 
+/* A thread makes the numbers of a segment, with powers in double that the elements' threads need not raise again. */
+template <class Rule> static __global__ void numbers_kernel(gb_pass p) {
+  static_assert(sizeof(typename Rule::numbers) <= GB_PASS_NUMBERS, "a segment's numbers have room");
+  int s = (int)threadIdx.x;
+  if (s >= p.count) return;
+  int64_t index = p.segment[s].index;
+  typename Rule::numbers numbers;
+  gb_optim_numbers hyper = p.live ? *p.live : p.numbers;
+  Rule::segment(hyper, p.steps[index], &numbers);
+  Rule::measured(hyper, p.measures + 2 * index, &numbers);
+  *(typename Rule::numbers *)(void *)(p.made + s * GB_PASS_NUMBERS) = numbers;
+}
+
 template <class Rule> struct step_run {
   typedef typename Rule::number T;
-  gb_optim_numbers hyper;
   reading<T> gradients;
   __device__ void run(const gb_pass &p, int s, int64_t first, int64_t last) {
-    typename Rule::numbers numbers;
-    Rule::segment(hyper, p.steps[p.segment[s].index], &numbers);
-    Rule::measured(hyper, p.measures + 2 * p.segment[s].index, &numbers);
+    const typename Rule::numbers numbers = *(const typename Rule::numbers *)(const void *)(p.made +
+        s * GB_PASS_NUMBERS);
     const int dtype = dtype_of((T)0);
     for (four f = first_four(first, last); f.at < last; next_four(&f, last)) {
       T g[GB_LANES], w[GB_LANES], state[Rule::states][GB_LANES] = {};
@@ -475,24 +486,26 @@ template <class Rule> struct step_run {
 template <class Rule> static __global__ void __launch_bounds__(GB_THREADS,
                                                                sizeof(typename Rule::number) == 4 ? 4
     : 2) step_kernel(gb_pass p) {
-  step_run<Rule> visitor = { p.numbers, reading_of<typename Rule::number>(p) };
-  if (p.live) visitor.hyper = *p.live;
+  step_run<Rule> visitor = { reading_of<typename Rule::number>(p) };
   if (!visitor.gradients.skipped) visit_chunk(p, this_chunk(p), visitor);
   else if (visitor.gradients.writes) visit_chunk(p, this_chunk(p), visitor.gradients);
 }
 
+template <class Rule> static void step(gb_stream stream, unsigned grid, const gb_pass *pass) {
+  GB_LAUNCH(stream, numbers_kernel<Rule>, 1, GB_PASS_SEGMENTS, 0, *pass);
+  GB_LAUNCH(stream, step_kernel<Rule>, grid, GB_THREADS, 0, *pass);
+}
+
 static void run_step(gb_stream stream, unsigned grid, const gb_pass *pass) {
   switch (pass->optimizer) {
-#define OPTIMIZER(NAME, HYPERS, STATES, DOC)                                                      \
-  case GB_##NAME:                                                                                 \
-    if (pass->is_f64) { GB_LAUNCH(stream, step_kernel<NAME##_f64>, grid, GB_THREADS, 0, *pass); } \
-    else { GB_LAUNCH(stream, step_kernel<NAME##_f32>, grid, GB_THREADS, 0, *pass); }              \
+#define OPTIMIZER(NAME, HYPERS, STATES, DOC)                                     \
+  case GB_##NAME:                                                                \
+    (pass->is_f64 ? step<NAME##_f64> : step<NAME##_f32>)(stream, grid, pass);    \
     return;
-#define MEASURED(NAME, HYPERS, STATES, DOC)                                                       \
-  case GB_##NAME:                                                                                 \
-    (pass->is_f64 ? measure<NAME##_f64> : measure<NAME##_f32>)(stream, grid, pass);               \
-    if (pass->is_f64) { GB_LAUNCH(stream, step_kernel<NAME##_f64>, grid, GB_THREADS, 0, *pass); } \
-    else { GB_LAUNCH(stream, step_kernel<NAME##_f32>, grid, GB_THREADS, 0, *pass); }              \
+#define MEASURED(NAME, HYPERS, STATES, DOC)                                      \
+  case GB_##NAME:                                                                \
+    (pass->is_f64 ? measure<NAME##_f64> : measure<NAME##_f32>)(stream, grid, pass); \
+    (pass->is_f64 ? step<NAME##_f64> : step<NAME##_f32>)(stream, grid, pass);    \
     return;
 #include "base/optimizers.def"
     case GB_OPTIMIZERS: return;

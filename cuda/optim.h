@@ -13,6 +13,8 @@ extern "C" {
 
 #define GB_PASS_SEGMENTS 128 /* so that a launch's arguments stay below 4 KB; longer tables take several launches */
 
+#define GB_PASS_NUMBERS 128  /* bytes that hold what is the same for all elements of a segment */
+
 typedef struct gb_pass_segment { int64_t offset, size, index; } gb_pass_segment; /* index: in the slab's counters */
 
 /* One pass over segments of a slab. Pointers are device memory; NULL where the slab has no such thing. */
@@ -37,6 +39,7 @@ typedef struct gb_pass {
   double *measures, *parts;              /* of segments, and of parts of them: see gb_measures_of */
   gb_optimizer_kind optimizer;           /* of a step */
   gb_optim_numbers numbers;
+  char *made;                            /* of a step: room for GB_PASS_NUMBERS bytes for each of its segments */
   const gb_optim_numbers *live;          /* in a captured graph the numbers are read from device memory; NULL: those
                                             above */
 } gb_pass;
