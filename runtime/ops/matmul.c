@@ -502,9 +502,19 @@ static gb_status linear_backward_check(gb_op_call *call) {
 
 /* {==== mlp ==== */
 
+/* May the activated layer be kept beside its argument? By the device and the shapes alone, so that bits do not hang on
+ * what else takes memory: computed again it comes from the argument as that was rounded. */
+static bool keeps_both(const gb_op_call *call, int64_t hidden, gb_dtype dtype) {
+  const gb_tensor *x = x_of(call);
+  const gb_backend *backend = gb_context_backend(call->context, call->device);
+  int64_t features = x->shape[x->ndim - 1];
+  if (GB_ATTRS(call, mlp)->recompute.integer || !backend || features == 0) return false;
+  return (size_t)(x->numel / features * hidden) <= backend->keeps / gb_dtype_bytes(dtype);
+}
+
 /* x [..., in], weight1 [hidden, in], weight2 [out, hidden] -> y [..., out]. Kept is one [..., hidden]: pre, the
- * activation's argument, where its derivative needs that, and the activated layer is computed again in backward; else
- * hidden, its result. */
+ * activation's argument, where its derivative needs that, and the activated layer is computed again in backward unless
+ * the device keeps it too; else hidden, its result. */
 static gb_status mlp_check(gb_op_call *call) {
   const gb_in_mlp *in = GB_IN(call, mlp);
   const gb_tensor *x = in->x;
@@ -518,7 +528,9 @@ static gb_status mlp_check(gb_op_call *call) {
   gb_dtype dtype = gb_call_dtype(call, gb_result_type(call->in, call->n_in));
   GB_TRY(rows_output(call, GB_OUT_AT(mlp, y), in->weight2->shape[0], dtype));
   if (!call->needs_grad) return GB_OK;
-  return rows_output(call, argument ? GB_OUT_AT(mlp, pre) : GB_OUT_AT(mlp, hidden), hidden, dtype);
+  if (argument) GB_TRY(rows_output(call, GB_OUT_AT(mlp, pre), hidden, dtype));
+  if (argument && !keeps_both(call, hidden, dtype)) return GB_OK;
+  return rows_output(call, GB_OUT_AT(mlp, hidden), hidden, dtype);
 }
 
 /* The hidden layer: as it was kept, or again from its argument. */
@@ -526,13 +538,13 @@ static gb_status hidden_layer(gb_grad_call *grad, gb_activation activation, gb_t
   const gb_out_mlp *kept = GB_KEPT(grad, mlp);
   gb_attr approximate;
   gb_op op = gb_activation_forward(activation, &approximate);
-  if (gb_activation_needs_argument(activation)) return gb_apply(grad->context, op, &kept->pre, 1, &approximate, out);
+  if (!kept->hidden) return gb_apply(grad->context, op, &kept->pre, 1, &approximate, out);
   gb_tensor_retain(*out = kept->hidden);
   return GB_OK;
 }
 
-/* The second layer's gradients, down to the argument of the activation; one pass over that gives both its derivative
- * and the hidden layer. */
+/* The second layer's gradients, down to the argument of the activation; where the hidden layer was not kept, one pass
+ * over that gives both its derivative and the hidden layer. */
 static gb_status second_layer(gb_grad_call *grad, gb_tensor **g) {
   const gb_attr *attr = &GB_ATTRS(grad, mlp)->activation;
   const gb_out_mlp *kept = GB_KEPT(grad, mlp);
@@ -540,7 +552,7 @@ static gb_status second_layer(gb_grad_call *grad, gb_tensor **g) {
   bool argument = gb_activation_needs_argument(activation);
   gb_tensor *hidden = NULL, *from = GB_GRAD_OUT(grad, mlp)->y, *weight = GB_SAVED(grad, mlp)->weight2;
   bool first = GB_NEEDS(grad, mlp, x) || GB_NEEDS(grad, mlp, weight1) || GB_NEEDS(grad, mlp, bias1);
-  if (GB_NEEDS(grad, mlp, weight2) && !(first && argument)) GB_TRY(hidden_layer(grad, activation, &hidden));
+  if (GB_NEEDS(grad, mlp, weight2) && (kept->hidden || !first)) GB_TRY(hidden_layer(grad, activation, &hidden));
   layer second = { .g = from, .x = hidden, .weight = GB_IN_AT(mlp, weight2), .bias = GB_IN_AT(mlp, bias2),
                    .dx = GB_DTYPE_NONE };
   if (first) {

@@ -10,7 +10,7 @@
 #include "base/pool.h"
 #include "op_ids.h"
 
-#define GB_BACKEND_ABI 8u
+#define GB_BACKEND_ABI 9u
 
 struct gb_op_call;
 struct gb_step_call;
@@ -82,6 +82,8 @@ typedef struct gb_backend {
   gb_status (*between)(void *state, void *from, void *to, double *seconds);
   void (*unmark)(void *state, void *mark);
   void (*close)(void *state);
+  /* Bytes of a result, at most, that an op keeps for backward although it could be computed again; 0: none. */
+  size_t keeps;
   gb_step_kernel step[GB_STEP_COUNT];            /* NULL: this backend has no such step */
   gb_kernel run[GB_OP_COUNT];                    /* NULL: this backend has no such kernel */
 } gb_backend;

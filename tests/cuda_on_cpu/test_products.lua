@@ -126,6 +126,33 @@ describe("mlp", function()
       end
     end
   end
+  it("computes the activated layer again where it is told to", function()
+    for _, dtype in ipairs(dtypes) do
+      for _, activation in ipairs { "gelu_tanh", "silu" } do
+        local x, w1, w2 = randn(dtype, 2, 7, 16), (randn(dtype, 32, 16) * 0.25):to(dtype),
+          (randn(dtype, 16, 32) * 0.18):to(dtype)
+        local function layers(a, c1, b1, c2, b2)
+          return F.mlp(a, c1, b1, c2, b2, { activation = activation, recompute = true })
+        end
+        expect_gradients_alike(layers, dtype, x, w1, randn(dtype, 32), w2, randn(dtype, 16))
+      end
+    end
+  end)
+  it("keeps it otherwise, if it is no large part of the device's memory", function()
+    local function leaf(...) return gb.randn({ ... }, { device = "cuda" }):requires_grad_() end
+    local x, w1, w2, alive = leaf(64, 8), leaf(128, 8), leaf(8, 128), {}
+    local function kept(recompute)
+      collectgarbage()
+      local before = gb.cuda.memory_allocated()
+      alive[#alive + 1] = F.mlp(x, w1, nil, w2, nil, { recompute = recompute })
+      return gb.cuda.memory_allocated() - before
+    end
+    expect(kept(false) - kept(true)):to_be(64 * 128 * 4)
+    expect(kept(nil)):to_be(kept(false))
+    -- 8 GB / 256 is 32 MB: a hidden layer of 34 MB is not kept
+    x, w1, w2 = leaf(4096, 1), leaf(2100, 1), leaf(1, 2100)
+    expect(kept(false)):to_be(kept(true))
+  end)
   for _, dtype in ipairs { "float32", "float16", "bfloat16" } do
     it(dtype .. ": gradients of float32 weights are unrounded, and summed up", function()
       local x, up = randn(dtype, 3, 40, 24), randn(dtype, 3, 40, 16)

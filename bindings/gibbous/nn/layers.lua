@@ -74,17 +74,18 @@ function Linear:extra()
 end
 
 local MLP = layer("gb.nn.MLP(inputs: size, hidden: size; outputs?: size, bias: bool = true, activation: string = \z
-  \"gelu_tanh\", dtype?: dtype) -> module: linear, activation, linear in one op; outputs is inputs unless given. \z
-  Example: local y = gb.nn.MLP(4, 16)(x)",
+  \"gelu_tanh\", recompute: bool = false, dtype?: dtype) -> module: linear, activation, linear in one op; outputs is \z
+  inputs unless given. recompute: as F.mlp has it. Example: local y = gb.nn.MLP(4, 16)(x)",
   function(self, inputs, hidden, o)
     self.fc1 = nn.Linear(inputs, hidden, { bias = o.bias, dtype = o.dtype })
     self.fc2 = nn.Linear(hidden, o.outputs or inputs, { bias = o.bias, dtype = o.dtype })
-    self.activation = o.activation
+    self.activation, self.recompute = o.activation, o.recompute
   end)
 
 function MLP:forward(x, more)
   if more ~= nil then refuse(self, "x") end
-  return F.mlp(x, self.fc1.weight, self.fc1.bias, self.fc2.weight, self.fc2.bias, { activation = self.activation })
+  return F.mlp(x, self.fc1.weight, self.fc1.bias, self.fc2.weight, self.fc2.bias,
+    { activation = self.activation, recompute = self.recompute })
 end
 
 function MLP:extra() return self.activation end
