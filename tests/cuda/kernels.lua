@@ -21,7 +21,15 @@ local function pass_bytes(columns, bytes)
   local short = bytes == 2
   local other = short and (columns <= 64 and 64 or columns <= 128 and 32 or 16) or columns <= 64 and 32 or 8
   local stride, room = columns + (short and 8 or 4), short and 0 or 16 * (other + 4)
-  return (2 * 64 * stride + 4 * other * stride + 4 * room) * bytes
+  local lines = short and columns <= 128 and 2 * other or 0
+  return (2 * 64 * stride + 4 * other * stride + 4 * room) * bytes + 2 * lines * 4
+end
+
+-- A row of the table below: the pass that computes `what`, plain or with mask, dropout or window.
+local function pass(products, columns, what, plain, most)
+  local short = products ~= "gb_float_products"
+  return { ("pass_kernel<%s, %d, %d, %s>"):format(products, columns, what, plain), 128,
+    shared = pass_bytes(columns, short and 2 or 4), most = most, tensor = short }
 end
 
 -- Rows: the kernel; threads of a block; bytes of shared memory that its launch gives; the registers that it may take
@@ -30,18 +38,15 @@ end
 -- lies within so many, with itself (1). why: what the rules do not allow, and stays.
 local hot = {
   attend_backward = {
-    { "pass_kernel<gb_short_products<true>, 64, 3>", 128, shared = pass_bytes(64, 2), most = 168, tensor = true },
-    { "pass_kernel<gb_short_products<true>, 64, 4>", 128, shared = pass_bytes(64, 2), most = 168, tensor = true },
-    { "pass_kernel<gb_short_products<false>, 64, 3>", 128, shared = pass_bytes(64, 2), most = 168, tensor = true },
-    { "pass_kernel<gb_short_products<false>, 64, 4>", 128, shared = pass_bytes(64, 2), most = 168, tensor = true },
-    { "pass_kernel<gb_short_products<true>, 128, 3>", 128, shared = pass_bytes(128, 2), tensor = true },
-    { "pass_kernel<gb_short_products<true>, 128, 4>", 128, shared = pass_bytes(128, 2), tensor = true },
-    { "pass_kernel<gb_float_products, 64, 3>", 128, shared = pass_bytes(64, 4) },
-    { "pass_kernel<gb_float_products, 64, 4>", 128, shared = pass_bytes(64, 4) },
+    pass("gb_short_products<true>", 64, 3, true, 168), pass("gb_short_products<true>", 64, 4, true, 128),
+    pass("gb_short_products<false>", 64, 3, true, 168), pass("gb_short_products<false>", 64, 4, true, 128),
+    pass("gb_short_products<true>", 128, 3, true), pass("gb_short_products<true>", 128, 4, true),
+    pass("gb_short_products<true>", 64, 3, false), pass("gb_short_products<true>", 64, 4, false),
+    pass("gb_float_products", 64, 3, false), pass("gb_float_products", 64, 4, false),
   },
-  attend = { { "shift_kernel<float>", 128 } },
-  linear_loss = {
-    { "logits_kernel<float>", 512, most = 64, wide = "both", why = "512 threads beside as many have 64 registers" },
+  attend = { { "shift_lanes_kernel<3>", 256, wide = "loads" }, { "shift_kernel<float>", 128 } },
+  linear_loss = { -- a row of GPT-2's 50,304 logits aside in shared memory
+    { "logits_kernel<float>", 512, shared = 201232, most = 128, wide = "both" },
   },
   norm = {
     { "norm_held<4>", 128, wide = "both" },
