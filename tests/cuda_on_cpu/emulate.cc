@@ -474,7 +474,7 @@ void run_grid(const char *kernel, dim3 grid, dim3 block, size_t shared, size_t m
 void gb_emulated_launch(gb_stream stream, const char *kernel, dim3 grid, dim3 block, size_t shared, size_t most,
                         std::function<void()> body) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0 || !is_possible(kernel, grid, block, shared, most)) return;
-  gb_machine_submit(stream, [=]() mutable { run_grid(kernel, grid, block, shared, most, body); });
+  gb_machine_submit(stream, kernel, [=]() mutable { run_grid(kernel, grid, block, shared, most, body); });
 }
 
 void *gb_emulated_shared(const void *key, size_t bytes) {

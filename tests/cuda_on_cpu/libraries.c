@@ -1,9 +1,9 @@
 /* libraries.c - stands in for cuBLASLt and cuDNN behind cuda/gemm.h, conv.h, attention.h, batch_norm.h and pool.h.
  *
- * Products are the CPU backend's. What cuDNN does is left to our own kernels, but for convolutions forward, batch norms
- * and poolings where GIBBOUS_CUDNN_ON_CPU is set in the environment: these are then the CPU backend's too, so that what
- * stands before and behind the library is tested. With GIBBOUS_RELU_DROPS_NAN set, the ReLU of both libraries makes 0
- * of NaN. */
+ * Products are the CPU backend's. What cuDNN does is left to our own kernels, but for convolutions, batch norms,
+ * poolings and attention forward where GIBBOUS_CUDNN_ON_CPU is set in the environment: these are then the CPU backend's
+ * too, so that what stands before and behind the library is tested. With GIBBOUS_RELU_DROPS_NAN set, the ReLU of both
+ * libraries makes 0 of NaN. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,15 +20,6 @@
 
 void gb_gemms_close(gb_gemms *gemms) { (void)gemms; }
 void gb_dnns_close(struct gb_dnns *dnns) { (void)dnns; }
-
-gb_status gb_attention_forward(gb_cuda_call *call, const gb_attention *a, bool *served) {
-  (void)call, (void)a;
-  *served = false;
-  return GB_OK;
-}
-
-gb_status gb_attention_backward(gb_cuda_call *call, const gb_attention *a,
-                                bool *served) { return gb_attention_forward(call, a, served); }
 
 /* {==== elements ==== */
 
@@ -54,6 +45,9 @@ static void store(void *data, gb_dtype dtype, int64_t i, double value) {
 }
 
 /* ====} */
+
+/* Bytes of so many elements. */
+static size_t size_of(gb_dtype dtype, int64_t count) { return (size_t)count * bytes_of[dtype]; }
 
 static bool drops_nan(void) { return getenv("GIBBOUS_RELU_DROPS_NAN") != NULL; }
 
@@ -86,38 +80,70 @@ static gb_attr pair_of(const int64_t *v) { return (gb_attr){ .given = true, .cou
 
 typedef struct conv_work { gb_context *context; gb_conv c; } conv_work;
 
+/* The gradients of a convolution, of tensors that are there. */
+static void run_conv_backward(const conv_work *w, gb_tensor *x, gb_tensor *weight, gb_tensor *grad,
+                              const gb_attr *pads) {
+  const gb_conv *c = &w->c;
+  gb_attr stride = pair_of(c->stride), dilation = pair_of(c->dilation), groups = gb_attr_int(c->groups);
+  if (c->kind == GB_CONV_BACKWARD_INPUT) {
+    gb_attrs_conv2d_backward_input attrs = { .shape = gb_attr_ints(4, x->shape), .stride = stride, .padding = *pads,
+                                             .dilation = dilation, .groups = groups };
+    run_op(w->context, GB_OP_conv2d_backward_input, &(gb_in_conv2d_backward_input){ .grad = grad, .weight = weight },
+           &(gb_out_conv2d_backward_input){ .dx = x }, &attrs);
+  } else {
+    gb_attrs_conv2d_backward_weight attrs = { .shape = gb_attr_ints(4, weight->shape), .stride = stride,
+                                              .padding = *pads, .dilation = dilation, .groups = groups };
+    run_op(w->context, GB_OP_conv2d_backward_weight, &(gb_in_conv2d_backward_weight){ .grad = grad, .x = x },
+           &(gb_out_conv2d_backward_weight){ .dweight = weight }, &attrs);
+  }
+}
+
 static void run_conv(void *argument) {
   conv_work *w = argument;
   const gb_conv *c = &w->c;
-  const int64_t x[4] = { c->n, c->c, c->in[0], c->in[1] },
-      weight[4] = { c->o, c->c / c->groups, c->kernel[0], c->kernel[1] };
-  const int64_t y[4] = { c->n, c->o, c->out[0], c->out[1] };
+  const int64_t shapes[3][4] = { { c->n, c->c, c->in[0], c->in[1] },
+                                 { c->o, c->c / c->groups, c->kernel[0], c->kernel[1] },
+                                 { c->n, c->o, c->out[0], c->out[1] } };
+  static const int results[] = { [GB_CONV_FORWARD] = 2, [GB_CONV_BACKWARD_INPUT] = 0, [GB_CONV_BACKWARD_WEIGHT] = 1 };
+  void *const data[3] = { c->x, c->weight, c->y };
   wrapped room[4];
-  gb_tensor *result = wrap(&room[3], w->context, c->y, c->result, 4, y);
-  gb_in_conv2d in = { .x = wrap(&room[0], w->context, c->x, c->dtype, 4, x),
-                      .weight = wrap(&room[1], w->context, c->weight, c->dtype, 4, weight),
-                      .bias = wrap(&room[2], w->context, c->bias, c->dtype, 1, &c->o) };
-  gb_attrs_conv2d attrs = { .stride = pair_of(c->stride), .padding = pair_of(c->padding),
-                                  .dilation = pair_of(c->dilation), .groups = gb_attr_int(c->groups),
-                                  .activation = gb_attr_word(c->relu ? GB_WORD_relu : GB_WORD_none) };
+  gb_tensor *t[3], *bias = wrap(&room[3], w->context, c->bias, c->dtype, 1, &c->o);
+  size_t bytes[3];
+  for (int i = 0; i < 3; i++) {
+    gb_dtype dtype = i == results[c->kind] ? c->result : c->dtype;
+    t[i] = wrap(&room[i], w->context, data[i], dtype, 4, shapes[i]);
+    bytes[i] = size_of(dtype, t[i]->numel);
+  }
+  int written = results[c->kind];
+  gb_machine_moved(bytes[0] + bytes[1] + bytes[2] - bytes[written] + (bias ? size_of(c->dtype, c->o) : 0),
+                   bytes[written]);
   bool uneven = false;
   for (int i = 0; i < 2; i++)
     uneven |= gb_padding_after(c->in[i], c->out[i], c->kernel[i], c->stride[i], c->padding[i], c->dilation[i]) !=
               c->padding[i];
-  if (uneven) attrs.padding.exact = GB_WORD_same;
-  run_op(w->context, GB_OP_conv2d, &in, &(gb_out_conv2d){ .y = result }, &attrs);
-  for (int64_t i = 0; c->relu && drops_nan() && i < result->numel; i++)
+  gb_attr padding = pair_of(c->padding);
+  if (uneven) padding.exact = GB_WORD_same;
+  if (c->kind != GB_CONV_FORWARD) {
+    run_conv_backward(w, t[0], t[1], t[2], &padding);
+    return;
+  }
+  gb_attrs_conv2d attrs = { .stride = pair_of(c->stride), .padding = padding, .dilation = pair_of(c->dilation),
+                            .groups = gb_attr_int(c->groups),
+                            .activation = gb_attr_word(c->relu ? GB_WORD_relu : GB_WORD_none) };
+  run_op(w->context, GB_OP_conv2d, &(gb_in_conv2d){ .x = t[0], .weight = t[1], .bias = bias },
+         &(gb_out_conv2d){ .y = t[2] }, &attrs);
+  for (int64_t i = 0; c->relu && drops_nan() && i < t[2]->numel; i++)
     if (isnan(load(c->y, c->result, i))) store(c->y, c->result, i, 0);
 }
 
 gb_status gb_conv_run(gb_cuda_call *call, const gb_conv *conv, bool *served, char *why, size_t why_size) {
-  *served = has_cudnn() && conv->kind == GB_CONV_FORWARD;
+  *served = has_cudnn();
   snprintf(why, why_size, "the emulated device has no cuDNN");
   if (!*served) return GB_OK;
   conv_work *w = malloc(sizeof *w);
   if (!w) return gb_cuda_fail(call, GB_EMEMORY, "out of memory for a convolution");
   *w = (conv_work){ call->cuda->context, *conv };
-  gb_machine_do(call->stream, run_conv, free, w);
+  gb_machine_do(call->stream, "convolution", run_conv, free, w);
   return GB_OK;
 }
 
@@ -158,6 +184,9 @@ static void run_norm(void *argument) {
   gb_tensor *result = wrap(&result_room, w->context, b->result, b->dtype, 4, shape);
   gb_tensor *grad = wrap(&grad_room, w->context, b->grad, b->dtype, 4, shape);
   for (int i = 0; i < VECTORS; i++) vectors[i] = wrap(&room[i], w->context, data[i], GB_FLOAT32, 1, &b->c);
+  /* training and backward read x, and grad, once more after their sums */
+  size_t once = size_of(b->dtype, x->numel), reads = b->kind == GB_BATCH_NORM_INFERENCE ? 1 : 2;
+  gb_machine_moved(once * reads * (grad ? 2 : 1), once);
   if (b->kind == GB_BATCH_NORM_TRAINING) run_training(w, x, result, vectors);
   else if (b->kind == GB_BATCH_NORM_BACKWARD) run_gradients(w, x, result, grad, vectors);
   else run_inference(b);
@@ -173,7 +202,7 @@ gb_status gb_batch_norm_run(gb_cuda_call *call, const gb_batch_norm *b) {
   norm_work *w = malloc(sizeof *w);
   if (!w) return gb_cuda_fail(call, GB_EMEMORY, "out of memory for a batch norm");
   *w = (norm_work){ call->cuda->context, *b };
-  gb_machine_do(call->stream, run_norm, free, w);
+  gb_machine_do(call->stream, "batch norm", run_norm, free, w);
   return GB_OK;
 }
 
@@ -184,6 +213,9 @@ static void run_pool(void *argument) {
   const gb_pool *p = &w->p;
   const int64_t in[4] = { p->n, p->c, p->in[0], p->in[1] }, out[4] = { p->n, p->c, p->out[0], p->out[1] };
   bool backward = p->kind == GB_POOL_MEAN_BACKWARD;
+  size_t large = size_of(p->dtype, p->n * p->c * p->in[0] * p->in[1]),
+      small = size_of(p->dtype, p->n * p->c * p->out[0] * p->out[1]);
+  gb_machine_moved(backward ? small : large, backward ? large : small);
   wrapped from, to;
   gb_tensor *operand = wrap(&from, w->context, p->from, p->dtype, 4, backward ? out : in),
       *result = wrap(&to, w->context, p->to, p->dtype, 4, backward ? in : out);
@@ -211,7 +243,63 @@ gb_status gb_pool_run(gb_cuda_call *call, const gb_pool *p, bool *served) {
   *served = w != NULL;
   if (!w) return has_cudnn() ? gb_cuda_fail(call, GB_EMEMORY, "out of memory for a pooling") : GB_OK;
   *w = (pool_work){ call->cuda->context, *p };
-  gb_machine_do(call->stream, run_pool, free, w);
+  gb_machine_do(call->stream, "pooling", run_pool, free, w);
+  return GB_OK;
+}
+
+/* ====} */
+
+/* {==== attention ==== */
+
+typedef struct attention_work { gb_context *context; gb_attention a; } attention_work;
+
+/* One of the operands, [batch, heads, time, columns], as it lies. */
+static gb_tensor *wrap_heads(wrapped *w, const attention_work *job, const void *data, int64_t heads, int64_t time,
+                             int64_t columns, const int64_t *stride) {
+  gb_tensor *t = wrap(w, job->context, data, job->a.dtype, 4, (int64_t[]){ job->a.batch, heads, time, columns });
+  memcpy(t->stride, stride, 4 * sizeof *stride);
+  return t;
+}
+
+static void run_attention(void *argument) {
+  attention_work *w = argument;
+  const gb_attention *a = &w->a;
+  wrapped room[5];
+  gb_in_scaled_dot_product_attention in = {
+    .query = wrap_heads(&room[0], w, a->query, a->heads, a->tq, a->e, a->query_stride),
+    .key = wrap_heads(&room[1], w, a->key, a->key_heads, a->tk, a->e, a->key_stride),
+    .value = wrap_heads(&room[2], w, a->value, a->key_heads, a->tk, a->ev, a->value_stride),
+  };
+  gb_tensor *y = wrap_heads(&room[3], w, a->out, a->heads, a->tq, a->ev, a->y_stride);
+  gb_tensor *lse = wrap(&room[4], w->context, a->lse, GB_FLOAT32, 1, (int64_t[]){ a->batch * a->heads * a->tq });
+  gb_attrs_scaled_dot_product_attention attrs = { .is_causal = gb_attr_int(a->causal),
+                                                  .scale = gb_attr_num((double)a->scale),
+                                                  .dropout_p = gb_attr_num(0),
+                                                  .enable_gqa = gb_attr_int(a->heads != a->key_heads) };
+  if (lse) {
+    *lse = (gb_tensor){ .dtype = GB_FLOAT32, .ndim = 3, .shape = { a->batch, a->heads, a->tq }, .numel = lse->numel,
+                        .stride = { a->heads * a->tq, a->tq, 1 }, .storage = lse->storage };
+  }
+  gb_machine_moved(size_of(a->dtype, in.query->numel + in.key->numel + in.value->numel),
+                   size_of(a->dtype, y->numel) + (lse ? size_of(GB_FLOAT32, lse->numel) : 0));
+  run_op(w->context, GB_OP_scaled_dot_product_attention, &in,
+         &(gb_out_scaled_dot_product_attention){ .y = y, .lse = lse }, &attrs);
+}
+
+gb_status gb_attention_forward(gb_cuda_call *call, const gb_attention *a, bool *served) {
+  *served = has_cudnn() && gb_is_16bit(a->dtype);
+  if (!*served) return GB_OK;
+  attention_work *w = malloc(sizeof *w);
+  if (!w) return gb_cuda_fail(call, GB_EMEMORY, "out of memory for attention");
+  *w = (attention_work){ call->cuda->context, *a };
+  gb_machine_do(call->stream, "attention", run_attention, free, w);
+  return GB_OK;
+}
+
+/* It is asked in nondeterministic runs only; ours serves them as well. */
+gb_status gb_attention_backward(gb_cuda_call *call, const gb_attention *a, bool *served) {
+  (void)call, (void)a;
+  *served = false;
   return GB_OK;
 }
 
@@ -259,10 +347,22 @@ static void sum_rows(const gb_gemm *g) {
   }
 }
 
+/* What the library moves: each operand once, and a result that is added to once more. */
+static void count_product(const gb_gemm *g) {
+  int64_t of_a = g->a_stride || g->batch == 1 ? g->batch : 1, of_b = g->b_stride || g->batch == 1 ? g->batch : 1;
+  size_t result = size_of(g->dtype, g->batch * g->m * g->n);
+  bool reads_aux = g->epilogue == GB_GEMM_GELU_SLOPE;
+  gb_machine_moved(size_of(g->a.dtype, of_a * g->m * g->k) + size_of(g->b.dtype, of_b * g->k * g->n) +
+                       (g->accumulate ? result : 0) + (reads_aux ? result : 0) +
+                       (g->bias ? size_of(g->dtype, g->n) : 0),
+                   result + (g->aux && !reads_aux ? result : 0) + (g->sums ? size_of(g->dtype, g->m) : 0));
+}
+
 /* Every matrix of the batch by the CPU backend's matmul, in float32 or float64; then what the library fuses. */
 static void run_product(void *argument) {
   product_work *w = argument;
   gb_gemm *g = &w->gemm;
+  count_product(g);
   gb_dtype lane = g->dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32;
   for (int64_t i = 0; i < g->batch; i++) {
     gb_storage storage[3];
@@ -302,7 +402,7 @@ gb_status gb_gemm_run(gb_cuda_call *call, const gb_gemm *gemm) {
     return gb_cuda_fail(call, GB_EMEMORY, "out of memory for a product");
   }
   *w = (product_work){ call->cuda->context, *gemm, sums };
-  gb_machine_do(call->stream, run_product, release_product, w);
+  gb_machine_do(call->stream, "product", run_product, release_product, w);
   return GB_OK;
 }
 

@@ -22,13 +22,38 @@ void gb_machine_fail(const char *kernel, const char *format, ...) __attribute__(
  * file that GIBBOUS_CUDA_BROKEN_BY names comes to be. */
 int gb_machine_broken(void);
 int gb_machine_captures(gb_stream stream);
-/* Do work(copy of the argument's bytes) now, or with every replay of the graph that the stream captures. */
-void gb_machine_do(gb_stream stream, void (*work)(void *argument), void (*release)(void *argument), void *argument);
+/* Do work(copy of the argument's bytes), of that name, now, or with every replay of the graph that the stream
+ * captures. */
+void gb_machine_do(gb_stream stream, const char *what, void (*work)(void *argument), void (*release)(void *argument),
+                   void *argument);
+/* Of work that stands in for a library: the bytes of device memory that the library reads and writes. Counted by
+ * traffic.cc. */
+#ifdef GB_MACHINE_TRAFFIC
+void gb_machine_moved(size_t read, size_t written);
+#else
+static inline void gb_machine_moved(size_t read, size_t written) { (void)read, (void)written; }
+#endif
 
 #ifdef __cplusplus
 }
 
 #include <functional>
-void gb_machine_submit(gb_stream stream, std::function<void()> work);
+void gb_machine_submit(gb_stream stream, const char *what, std::function<void()> work);
+
+/* {---- traffic.cc; in builds without it nothing is counted ---- */
+#ifdef GB_MACHINE_TRAFFIC
+bool gb_traffic_wanted(void);
+void gb_traffic_block(void *data, size_t bytes, bool there); /* memory comes to be, or is freed */
+void gb_traffic_push(const char *name);                      /* a range of this thread begins, and ends */
+void gb_traffic_pop(void);
+std::function<void()> gb_traffic_watch(const char *what, std::function<void()> work); /* the same work, counted */
+#else
+static inline bool gb_traffic_wanted(void) { return false; }
+static inline void gb_traffic_block(void *, size_t, bool) {}
+static inline void gb_traffic_push(const char *) {}
+static inline void gb_traffic_pop(void) {}
+static inline std::function<void()> gb_traffic_watch(const char *, std::function<void()> work) { return work; }
+#endif
+/* ----} */
 #endif
 #endif

@@ -251,14 +251,14 @@ void gb_machine_leave(void) {
 
 int gb_machine_captures(gb_stream stream) { return stream->capture != NULL; }
 
-void gb_machine_do(gb_stream stream, void (*work)(void *), void (*release)(void *), void *argument) {
+void gb_machine_do(gb_stream stream, const char *what, void (*work)(void *), void (*release)(void *), void *argument) {
   struct holder {
     void (*release)(void *);
     void *argument;
     ~holder() { release(argument); }
   };
   std::shared_ptr<holder> held(new holder{ release, argument });
-  gb_machine_submit(stream, [work, held]() {
+  gb_machine_submit(stream, what, [work, held]() {
     guard open;
     work(held->argument);
   });
@@ -328,6 +328,7 @@ void *gb_rt_alloc(size_t bytes) {
   memset(data, 0xff, bytes);
   holding hold(device.lock);
   device.blocks[(char *)data] = { bytes, current };
+  gb_traffic_block(data, bytes, true);
   if (!device.open) poison_block((char *)data, bytes, true);
   return data;
 }
@@ -336,6 +337,7 @@ void gb_rt_free(void *data, size_t bytes) {
   holding hold(device.lock);
   run_out();
   device.blocks.erase((char *)data);
+  gb_traffic_block(data, bytes, false);
   poison_block((char *)data, bytes, false);
   free(data);
 }
@@ -387,14 +389,17 @@ int gb_rt_copy(gb_stream stream, void *to, const void *from, size_t bytes, gb_co
   if (bytes == 0) return DONE;
   if (kind == GB_COPY_TO_DEVICE && pageable) {
     auto read = std::make_shared<std::string>((const char *)from, bytes);
-    gb_machine_submit(stream, [=]() {
+    gb_machine_submit(stream, "copy to the device", [=]() {
       guard open;
+      gb_machine_moved(0, bytes);
       memcpy(to, read->data(), bytes);
     });
     return DONE;
   }
-  gb_machine_submit(stream, [=]() {
+  gb_machine_submit(stream, kind == GB_COPY_ON_DEVICE ? "copy" : kind == GB_COPY_TO_HOST ? "copy to the host"
+                                                              : "copy to the device", [=]() {
     guard open;
+    gb_machine_moved(kind == GB_COPY_TO_DEVICE ? 0 : bytes, kind == GB_COPY_TO_HOST ? 0 : bytes);
     memmove(to, from, bytes);
   });
   return kind == GB_COPY_TO_HOST && pageable ? gb_rt_synchronize(stream) : DONE;
@@ -404,7 +409,7 @@ int gb_rt_copy_peer(gb_stream stream, void *to, int to_device, const void *from,
   if (stream->device != to_device && stream->device != from_device) return OTHER_DEVICE;
   if (int code = refuse_in_capture("cudaMemcpyPeerAsync")) return code;
   if (bytes == 0) return DONE;
-  gb_machine_submit(stream, [=]() {
+  gb_machine_submit(stream, "copy from another device", [=]() {
     device.running = 1u << to_device | 1u << from_device;
     guard open;
     memmove(to, from, bytes);
@@ -414,8 +419,9 @@ int gb_rt_copy_peer(gb_stream stream, void *to, int to_device, const void *from,
 
 int gb_rt_set(gb_stream stream, void *data, int byte, size_t bytes) {
   if (bytes == 0) return DONE;
-  gb_machine_submit(stream, [=]() {
+  gb_machine_submit(stream, "fill", [=]() {
     guard open;
+    gb_machine_moved(0, bytes);
     memset(data, byte, bytes);
   });
   return DONE;
@@ -508,7 +514,7 @@ int gb_rt_graph_launch(gb_graph *graph, gb_stream stream) {
   if (graph->device != stream->device) return OTHER_DEVICE;
   if (int code = refuse_in_capture("cudaGraphLaunch")) return code;
   std::shared_ptr<work_list> work = graph->work;
-  gb_machine_submit(stream, [work]() {
+  gb_machine_submit(stream, "graph", [work]() {
     for (auto &one : *work) one();
   });
   return DONE;
@@ -521,23 +527,28 @@ void gb_rt_graph_close(gb_graph *graph) { delete graph; }
 static const char *range_file(void) { return getenv("GIBBOUS_CUDA_RANGE_FILE"); }
 static thread_local int range_depth;
 
-bool gb_rt_ranges_wanted(void) { return range_file() != NULL; }
+bool gb_rt_ranges_wanted(void) { return range_file() != NULL || gb_traffic_wanted(); }
 
 void gb_rt_range_push(const char *name) {
+  gb_traffic_push(name);
   FILE *file = range_file() ? fopen(range_file(), "a") : NULL;
   if (!file) return;
   fprintf(file, "%*s%s\n", 2 * range_depth++, "", name);
   fclose(file);
 }
 
-void gb_rt_range_pop(void) { range_depth--; }
+void gb_rt_range_pop(void) {
+  gb_traffic_pop();
+  range_depth--;
+}
 
 /* ====} */
 
 } /* extern "C" */
 
-void gb_machine_submit(gb_stream stream, std::function<void()> work) {
+void gb_machine_submit(gb_stream stream, const char *what, std::function<void()> work) {
   if (refuse_beside_capture(stream, "work on another stream")) return;
+  work = gb_traffic_watch(what, work);
   if (stream->capture) stream->capture->work->push_back(work);
   else if (stream->device != current)
     gb_machine_fail("stream", "work for device %d while device %d is this thread's", stream->device, current);

@@ -58,7 +58,7 @@ gb_status gb_sort_pairs(gb_cuda_call *call, const uint64_t *keys, uint64_t *keys
     return gb_cuda_fail(call, GB_EMEMORY, "out of memory for a sort of %lld keys", (long long)n);
   }
   *w = (sort_work){ keys, keys_out, values, values_out, rows, n, first_bit, end_bit, room };
-  gb_machine_do(call->stream, sort_rows, release_sort, w);
+  gb_machine_do(call->stream, "sort", sort_rows, release_sort, w);
   return GB_OK;
 }
 
