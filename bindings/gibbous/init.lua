@@ -62,7 +62,7 @@ for _, name in ipairs {
   "nn/module", "nn/init", "nn/layers", "nn/windows", "nn/vision",
   "nn/recurrent", "nn/transformer", "nn/utils", "nn/weights",
   "dist", "nn/sync", "nn/parallel",
-  "amp", "numerics", "linalg", "functions",
+  "amp", "numerics", "linalg", "functions", "methods",
   "optim", "lbfgs", "schedules", "named", "average",
   "cuda",
   "datasets", "samplers", "data", "lines", "tables", "transforms",

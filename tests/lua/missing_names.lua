@@ -27,6 +27,10 @@ return {
     ["Tensor.pinverse"] = "gb.linalg.pinv",
     ["Tensor.repeat"] = "tensor:tile",
     ["Tensor.slogdet"] = "gb.linalg.slogdet",
+    ["Tensor.T"] = "tensor:t",
+    ["Tensor.mT"] = "tensor:transpose",
+    ["Tensor.itemsize"] = "tensor:element_size",
+    ["torch.get_device"] = "tensor.device",
     ["Tensor.svd"] = "gb.linalg.svd",
     ["Tensor.type"] = "tensor:to",
     ["lr_scheduler.ChainedScheduler"] = "gb.optim.lr.Chained",
@@ -244,6 +248,9 @@ return {
         init.constant init.eye init.dirac init.xavier_uniform init.xavier_normal init.kaiming_uniform
         init.kaiming_normal init.orthogonal init.sparse utils.clip_grad_norm Module.register_backward_hook
         *(size_average) *(reduce) *.clamp_max* *.clamp_min* F.conv_tbc torch.conv_tbc Tensor.is_nonzero torch.is_nonzero
+        Tensor.svd(some) Tensor.svd(compute_uv) torch.svd(some) torch.svd(compute_uv) Tensor.pinverse(rcond)
+        torch.pinverse(rcond) Tensor.norm(dtype) torch.norm(dtype) Tensor.resize Tensor.resize_as
+        Tensor.stft(align_to_window) torch.stft(align_to_window)
       ]],
     },
     {
@@ -282,9 +289,53 @@ return {
       reason = "said elsewhere",
       why = "The device and dtype of a model are set by model:to(device, precision), seeds by gb.manual_seed, in \z
         place by the name (x:relu_); the weights of attention and of recurrent cells belong to their \z
-        modules.",
+        modules. Decoupled decay is AdamW, a random result has the dtype and device of its means, and \z
+        dims are moved before tensorsolve.",
       names = [[
         nn.*(device) nn.*(dtype) *(generator) *(inplace) F.multi_head_attention_forward torch.*_cell(b_*)
+        optim.Adam(decoupled_weight_decay) torch.dropout_ torch.alpha_dropout_ torch.feature_alpha_dropout_ torch.rrelu_
+        F.rrelu_ torch.normal(device) torch.normal(dtype) torch.randint_like(device) linalg.tensorsolve(dims)
+        Module.register_full_backward_pre_hook F.elu_(scale) F.elu_(input_scale)
+      ]],
+    },
+    {
+      reason = "hints",
+      why = "They change how PyTorch computes or how much it copies, not what comes out; here the runtime decides.",
+      names = [[
+        linalg.lstsq(driver) linalg.svd(driver) linalg.svdvals(driver) torch.cdist(compute_mode) torch.einsum(path)
+        torch.repeat_interleave(output_size) Tensor.repeat_interleave(output_size) Tensor.copy_(non_blocking)
+        Tensor.expand(implicit) torch.isin(assume_unique) Module.zero_grad(set_to_none)
+      ]],
+    },
+    {
+      reason = "errors instead of flags",
+      why = "What fails is an error that names the matrix; pcall catches it.",
+      names = [[
+        linalg.cholesky_ex linalg.inv_ex linalg.solve_ex linalg.lu_factor_ex linalg.ldl_factor_ex
+      ]],
+    },
+    {
+      reason = "walks of modules",
+      why = "A walk gives all that is below a module, each thing once, under its full name; a recipe takes from the list what it \z
+        wants, and adds a module by assigning a field.",
+      names = [[
+        Module.add_module Module.register_module Module.set_submodule Module.buffers(recurse)
+        Module.modules(remove_duplicate) Module.named_buffers(prefix) Module.named_buffers(recurse)
+        Module.named_buffers(remove_duplicate) Module.named_modules(memo) Module.named_modules(prefix)
+        Module.named_modules(remove_duplicate) Module.named_parameters(prefix) Module.named_parameters(recurse)
+        Module.named_parameters(remove_duplicate) Module.parameters(recurse)
+      ]],
+    },
+    {
+      reason = "states are tables",
+      why = "A state is a table of names and tensors that a recipe may change, extend and rename before it is saved or loaded; a \z
+        schedule goes on by load_state_dict.",
+      names = [[
+        Module.get_extra_state Module.set_extra_state Module.load_state_dict(assign)
+        Module.register_load_state_dict_post_hook Module.register_load_state_dict_pre_hook
+        Module.register_state_dict_post_hook Module.register_state_dict_pre_hook Module.state_dict(destination)
+        Module.state_dict(keep_vars) Module.state_dict(prefix) lr_scheduler.MultiplicativeLR(last_epoch)
+        lr_scheduler.SequentialLR(last_epoch) optim.swap_in_optimizer_params_and_state
       ]],
     },
     {
@@ -293,59 +344,31 @@ return {
       names = [[
         F.embedding(max_norm) F.embedding(norm_type) F.embedding(scale_grad_by_freq) F.fractional_max_pool2d
         F.fractional_max_pool3d F.gumbel_softmax(eps) F.l1_loss(weight) F.linear_cross_entropy(label_smoothing)
-        F.linear_cross_entropy(linear_bias) F.linear_cross_entropy(options) F.lp_pool3d F.mse_loss(weight) F.pdist
-        F.rrelu F.rrelu_ F.softmin(dtype) F.triplet_margin_with_distance_loss Module.add_module Module.buffers(recurse)
-        Module.get_buffer Module.get_extra_state Module.get_parameter Module.get_submodule
-        Module.load_state_dict(assign) Module.modules(remove_duplicate) Module.named_buffers(prefix)
-        Module.named_buffers(recurse) Module.named_buffers(remove_duplicate) Module.named_children
-        Module.named_modules(memo) Module.named_modules(prefix) Module.named_modules(remove_duplicate)
-        Module.named_parameters(prefix) Module.named_parameters(recurse) Module.named_parameters(remove_duplicate)
-        Module.parameters(recurse) Module.register_forward_hook(always_call) Module.register_forward_hook(prepend)
-        Module.register_forward_hook(with_kwargs) Module.register_forward_pre_hook Module.register_full_backward_hook
-        Module.register_full_backward_pre_hook Module.register_load_state_dict_post_hook
-        Module.register_load_state_dict_pre_hook Module.register_module Module.register_state_dict_post_hook
-        Module.register_state_dict_pre_hook Module.set_extra_state Module.set_submodule Module.state_dict(destination)
-        Module.state_dict(keep_vars) Module.state_dict(prefix) Module.zero_grad(set_to_none) Tensor.T
-        Tensor.backward(inputs) Tensor.bernoulli(p) Tensor.bernoulli_ Tensor.byte Tensor.cauchy_ Tensor.char
-        Tensor.cholesky_inverse Tensor.cholesky_solve Tensor.copy_(non_blocking) Tensor.diagflat Tensor.dsplit
-        Tensor.equal Tensor.expand(implicit) Tensor.exponential_ Tensor.fill_diagonal_ Tensor.float_power
-        Tensor.float_power_ Tensor.frexp Tensor.geometric_ Tensor.histogram Tensor.hsplit Tensor.igamma Tensor.igamma_
-        Tensor.igammac Tensor.igammac_ Tensor.index Tensor.index_add(alpha) Tensor.index_add_(alpha) Tensor.is_signed
-        Tensor.itemsize Tensor.ldexp Tensor.ldexp_ Tensor.log_normal_ Tensor.logdet Tensor.mT Tensor.matrix_exp
-        Tensor.mvlgamma Tensor.mvlgamma_ Tensor.nbytes Tensor.nonzero_static Tensor.norm(dtype) Tensor.random_
-        Tensor.register_post_accumulate_grad_hook Tensor.repeat_interleave(output_size) Tensor.resize Tensor.resize_as
-        Tensor.retains_grad Tensor.short Tensor.split_with_sizes Tensor.sum_to_size Tensor.tensor_split Tensor.trace
-        Tensor.vsplit init.dirac_ init.eye_ init.sparse_ linalg.cholesky_ex linalg.householder_product linalg.inv_ex
-        linalg.ldl_factor linalg.ldl_factor_ex linalg.ldl_solve linalg.lu linalg.lu_factor linalg.lu_factor_ex
-        linalg.matrix_exp linalg.matrix_sqrth linalg.solve_ex linalg.tensorinv linalg.tensorsolve
-        lr_scheduler.MultiplicativeLR(last_epoch) lr_scheduler.SequentialLR(last_epoch) nn.AdaptiveLogSoftmaxWithLoss
-        nn.BatchNorm1d(bias) nn.BatchNorm2d(bias) nn.Embedding(max_norm) nn.Embedding(norm_type)
-        nn.Embedding(scale_grad_by_freq) nn.FractionalMaxPool2d nn.FractionalMaxPool3d nn.GRU(proj_size)
-        nn.GroupNorm(bias) nn.LPPool3d nn.LinearCrossEntropyLoss nn.ModuleDict(modules)
-        nn.MultiheadAttention(add_bias_kv) nn.MultiheadAttention(add_zero_attn) nn.MultiheadAttention(batch_first)
-        nn.MultiheadAttention(kdim) nn.MultiheadAttention(vdim) nn.Parameter(data) nn.ParameterDict nn.ParameterList
-        nn.RNN(proj_size) nn.RReLU nn.Softmax2d nn.Transformer(custom_decoder)
-        nn.Transformer(custom_encoder) nn.TripletMarginWithDistanceLoss optim.Adam(decoupled_weight_decay)
-        optim.swa_utils.AveragedModel(multi_avg_fn) optim.swap_in_optimizer_params_and_state torch.alpha_dropout_
-        torch.bernoulli(p) torch.binomial torch.cdist(compute_mode) torch.cholesky_inverse torch.cholesky_solve
-        torch.dropout_ torch.embedding(scale_grad_by_freq) torch.feature_alpha_dropout_ torch.fill torch.frexp
-        torch.get_device torch.gradient torch.histogram torch.histogramdd torch.igamma torch.igammac
-        torch.index_add(alpha) torch.is_signed torch.ldexp torch.ldexp_ torch.load(map_location) torch.matrix_exp
-        torch.meshgrid(indexing) torch.mvlgamma torch.nonzero_static torch.norm(dtype) torch.normal torch.pdist
-        torch.poisson torch.randint_like torch.randperm(dtype) torch.repeat_interleave(output_size) torch.rrelu
-        torch.rrelu_ torch.set_printoptions(edgeitems) torch.set_printoptions(linewidth) torch.set_printoptions(profile)
-        torch.set_printoptions(sci_mode) torch.split_with_sizes utils.fuse_conv_bn_eval utils.fuse_conv_bn_weights
-        utils.fuse_linear_bn_eval utils.fuse_linear_bn_weights utils.parametrizations.orthogonal utils.rnn.pad_sequence
-        utils.rnn.unpad_sequence torch.einsum(path) torch.isin(assume_unique) nn.ConvTranspose1d(padding_mode)
+        F.linear_cross_entropy(linear_bias) F.linear_cross_entropy(options) F.lp_pool3d F.mse_loss(weight) F.rrelu
+        F.softmin(dtype) F.triplet_margin_with_distance_loss Module.register_forward_hook(always_call)
+        Module.register_forward_hook(prepend) Module.register_forward_hook(with_kwargs) Module.register_forward_pre_hook
+        Module.register_full_backward_hook Tensor.backward(inputs) Tensor.bernoulli(p) Tensor.frexp Tensor.igamma
+        Tensor.igamma_ Tensor.igammac Tensor.igammac_ Tensor.index Tensor.index_add(alpha) Tensor.index_add_(alpha)
+        Tensor.nbytes Tensor.register_post_accumulate_grad_hook Tensor.retains_grad linalg.ldl_factor linalg.ldl_solve
+        linalg.lu linalg.lu_factor linalg.matrix_sqrth nn.AdaptiveLogSoftmaxWithLoss nn.BatchNorm1d(bias)
+        nn.BatchNorm2d(bias) nn.Embedding(max_norm) nn.Embedding(norm_type) nn.Embedding(scale_grad_by_freq)
+        nn.FractionalMaxPool2d nn.FractionalMaxPool3d nn.GRU(proj_size) nn.GroupNorm(bias) nn.LPPool3d
+        nn.LinearCrossEntropyLoss nn.ModuleDict(modules) nn.MultiheadAttention(add_bias_kv)
+        nn.MultiheadAttention(add_zero_attn) nn.MultiheadAttention(batch_first) nn.MultiheadAttention(kdim)
+        nn.MultiheadAttention(vdim) nn.Parameter(data) nn.ParameterDict nn.ParameterList nn.RNN(proj_size) nn.RReLU
+        nn.Softmax2d nn.SyncBatchNorm nn.Transformer(custom_decoder) nn.Transformer(custom_encoder)
+        nn.TripletMarginWithDistanceLoss optim.swa_utils.AveragedModel(multi_avg_fn) torch.bernoulli(p) torch.binomial
+        torch.embedding(scale_grad_by_freq) torch.frexp torch.gradient torch.histogramdd torch.igamma torch.igammac
+        torch.index_add(alpha) torch.load(map_location) torch.meshgrid(indexing) torch.poisson torch.randperm(dtype)
+        torch.rrelu torch.set_printoptions(edgeitems) torch.set_printoptions(linewidth) torch.set_printoptions(profile)
+        torch.set_printoptions(sci_mode) utils.fuse_conv_bn_eval utils.fuse_conv_bn_weights utils.fuse_linear_bn_eval
+        utils.fuse_linear_bn_weights utils.parametrizations.orthogonal nn.ConvTranspose1d(padding_mode)
         nn.ConvTranspose2d(padding_mode) nn.ConvTranspose3d(padding_mode) torch.embedding_bag(scale_grad_by_freq)
         nn.BatchNorm3d(bias) nn.EmbeddingBag(max_norm) nn.EmbeddingBag(norm_type) nn.EmbeddingBag(scale_grad_by_freq)
         nn.InstanceNorm1d(bias) nn.InstanceNorm2d(bias) nn.InstanceNorm3d(bias) nn.Upsample(recompute_scale_factor)
         F.embedding_bag(max_norm) F.embedding_bag(norm_type) F.embedding_bag(scale_grad_by_freq)
-        F.interpolate(recompute_scale_factor) Tensor.pinverse(rcond) Tensor.svd(some) Tensor.svd(compute_uv)
-        torch.pinverse(rcond) torch.svd(some) torch.svd(compute_uv) linalg.lstsq(driver) linalg.svd(driver)
-        linalg.svdvals(driver) Tensor.stft(align_to_window) torch.stft(align_to_window) F.elu_(scale)
-        F.elu_(input_scale) F.leaky_relu_(negative_slope) nn.DataParallel(device_ids) nn.DataParallel(output_device)
-        nn.DataParallel(dim)
+        F.interpolate(recompute_scale_factor) F.leaky_relu_(negative_slope) nn.DataParallel(device_ids)
+        nn.DataParallel(output_device) nn.DataParallel(dim)
       ]],
     },
   },

@@ -116,3 +116,42 @@ initialiser("gb.nn.init.orthogonal_(t: tensor, gain: number = 1) -> tensor: Orth
   end
   t:copy_((wide and basis or basis:t()):mul(gain):reshape(unpack(shape)))
 end)
+
+initialiser("gb.nn.init.eye_(t: tensor) -> tensor: 1 on the diagonal of a matrix, else 0. Errors: no matrix. Example: \z
+  gb.nn.init.eye_(gb.empty(3, 3))", function(t)
+  if t.ndim ~= 2 then fail(format("init.eye_ takes a matrix, this tensor has %d dimensions", t.ndim)) end
+  t:copy_(gb.eye(t:size(1), t:size(2), { device = t.device }))
+end)
+
+initialiser("gb.nn.init.dirac_(t: tensor, groups: int = 1) -> tensor: The weight of a convolution that gives its input, \z
+  in each group as many channels as it can. Errors: a tensor that is no such weight, groups that do not divide its \z
+  first size. Example: gb.nn.init.dirac_(gb.empty(4, 4, 3, 3))", function(t, groups)
+  if t.ndim < 3 or t.ndim > 5 then
+    fail(format("init.dirac_ takes a weight of 3 to 5 dimensions, this one has %d", t.ndim))
+  end
+  if groups < 1 or t:size(1) % groups ~= 0 then
+    fail(format("init.dirac_: %d groups do not divide the first size, %d", groups, t:size(1)))
+  end
+  t:fill_(0)
+  local out = t:size(1) // groups
+  for g = 0, groups - 1 do
+    for c = 1, math.min(out, t:size(2)) do
+      local at = t:select(1, g * out + c):select(1, c)
+      while at.ndim > 0 do at = at:select(1, at:size(1) // 2 + 1) end
+      at:fill_(1)
+    end
+  end
+end)
+
+initialiser("gb.nn.init.sparse_(t: tensor, sparsity: number, std: number = 0.01) -> tensor: Normal random numbers, of \z
+  which a share of each column, rounded up, is 0. Errors: no matrix, a share beyond 0 .. 1. Example: \z
+  gb.nn.init.sparse_(gb.empty(4, 3), 0.5)", function(t, sparsity, std)
+  if t.ndim ~= 2 then fail(format("init.sparse_ takes a matrix, this tensor has %d dimensions", t.ndim)) end
+  if not (sparsity >= 0 and sparsity <= 1) then fail(format("init.sparse_: sparsity is %g; it is 0 .. 1", sparsity)) end
+  t:normal_(0, std)
+  local rows, columns = t:size(1), t:size(2)
+  local zeros = math.ceil(rows * sparsity)
+  if zeros == 0 or columns == 0 then return end
+  local order = gb.rand({ rows, columns }, { device = t.device }):argsort(1):narrow(1, 1, zeros)
+  t:copy_(t:scatter(1, order, gb.zeros(zeros, columns, { dtype = t.dtype, device = t.device })))
+end)

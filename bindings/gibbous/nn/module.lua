@@ -331,6 +331,36 @@ method("Module:children() -> list: The modules held directly. Example: print(#mo
   return list
 end)
 
+method("Module:named_children() -> list: The modules held directly, each as { name, module }. Example: for _, entry in \z
+  ipairs(model:named_children()) do print(entry[1]) end", function(self)
+  local list = {}
+  for _, entry in ipairs(collect(self, "module")) do
+    if entry[1] ~= self and not find(entry[2], ".", 1, true) then list[#list + 1] = { entry[2], entry[1] } end
+  end
+  return list
+end)
+
+-- What a module holds of a kind under a name with dots, or an error that says what there is.
+local function part_named(self, kind, name)
+  local entries, names = collect(self, kind), {}
+  for i, entry in ipairs(entries) do
+    if entry[2] == name then return entry[1] end
+    names[i] = entry[2]
+  end
+  fail(format("%s holds no %s '%s'%s", class_of(self).__name, kind, name, #names > 0 and #names < 20 and
+    "; there are " .. concat(names, ", ") or ""))
+end
+
+method("Module:get_submodule(name: string) -> module: The module of that name, with dots between levels; the empty \z
+  name is this module. Errors: none of that name. Example: local head = model:get_submodule(\"\")",
+  function(self, name) return part_named(self, "module", name) end)
+method("Module:get_parameter(name: string) -> tensor: The parameter of that name, with dots between levels. Errors: \z
+  none of that name. Example: local w = gb.nn.Linear(2, 2):get_parameter(\"weight\")",
+  function(self, name) return part_named(self, "parameter", name) end)
+method("Module:get_buffer(name: string) -> tensor: The buffer of that name, with dots between levels. Errors: none of \z
+  that name. Example: local mean = gb.nn.BatchNorm1d(2):get_buffer(\"running_mean\")",
+  function(self, name) return part_named(self, "buffer", name) end)
+
 -- ====}
 
 -- {==== what a module can be told ====

@@ -122,3 +122,50 @@ utils.recompute = define("gb.nn.utils.recompute(model: module, pattern: string) 
     end
     return count
   end)
+
+-- {==== samples of different lengths ====
+
+-- A table of utils of its own, as in PyTorch.
+utils.rnn = {}
+
+utils.rnn.pad_sequence = define("gb.nn.utils.rnn.pad_sequence(sequences: tensors, batch_first: bool = false, \z
+  padding_value: number = 0; padding_side: \"left\"|\"right\" = \"right\") -> tensor: Samples [length, ...] of \z
+  different lengths in one tensor [longest, n, ...] (batch_first: [n, longest, ...]), filled up with padding_value. \z
+  Errors: no samples, samples that differ in other sizes. Example: local x = \z
+  gb.nn.utils.rnn.pad_sequence({ gb.ones(2, 3), gb.ones(4, 3) })", "strict",
+  function(sequences, batch_first, padding_value, options)
+    local longest, padded = 0, {}
+    if #sequences == 0 then fail("pad_sequence: there are no samples") end
+    for i = 1, #sequences do
+      if sequences[i].ndim < 1 then fail(format("pad_sequence: sample %d has no length", i)) end
+      longest = math.max(longest, sequences[i]:size(1))
+    end
+    for i = 1, #sequences do
+      local x = sequences[i]
+      local shape = x.shape
+      shape[1] = longest - x:size(1)
+      local rest = gb.full(shape, padding_value, { dtype = x.dtype, device = x.device })
+      padded[i] = gb.cat(options.padding_side == "left" and { rest, x } or { x, rest }, 1)
+    end
+    return gb.stack(padded, batch_first and 1 or 2)
+  end)
+
+utils.rnn.unpad_sequence = define("gb.nn.utils.rnn.unpad_sequence(padded: tensor, lengths: tensor, \z
+  batch_first: bool = false) -> list: The samples of what pad_sequence gave, as views of their lengths. Errors: \z
+  lengths that do not fit. Example: local list = gb.nn.utils.rnn.unpad_sequence(gb.ones(4, 2, 3), \z
+  gb.tensor({ 2, 4 }))", "strict", function(padded, lengths, batch_first)
+  local list, sizes = {}, lengths:reshape(-1):tolist()
+  local batch, time = batch_first and 1 or 2, batch_first and 2 or 1
+  if padded.ndim < 2 or padded:size(batch) ~= #sizes then
+    fail(format("unpad_sequence: %d lengths do not fit a tensor of %s", #sizes, table.concat(padded.shape, "x")))
+  end
+  for i, n in ipairs(sizes) do
+    if math.type(n) ~= "integer" or n < 0 or n > padded:size(time) then
+      fail(format("unpad_sequence: length %d is %s; it is 0 .. %d", i, tostring(n), padded:size(time)))
+    end
+    list[i] = padded:select(batch, i):narrow(1, 1, n)
+  end
+  return list
+end)
+
+-- ====}
