@@ -51,8 +51,8 @@ method("tensor:sum_to_size(sizes: shape) -> tensor: The sum over the dimensions 
   return x:reshape(sizes)
 end)
 
-both("nonzero_static", "; size: int, fill_value: int = -1)", " -> tensor: The first `size` rows of nonzero(), and rows \z
-  of fill_value where there are fewer. Errors: a size below 0.",
+both("nonzero_static", "; size: int, fill_value: int = -1)", " -> tensor: The first `size` rows of nonzero(), and \z
+  rows of fill_value where there are fewer. Errors: a size below 0.",
   { method = "local at = gb.tensor({ 0.0, 3.0 }):nonzero_static { size = 2 }",
     func = "local at = gb.nonzero_static(gb.tensor({ 0.0, 3.0 }), { size = 2 })" }, function(x, options)
     if options.size < 0 then fail(format("nonzero_static: size is %d; it is 0 or more", options.size)) end
@@ -111,7 +111,8 @@ local function mvlgamma(x, p)
   return y + p * (p - 1) / 4 * math.log(pi)
 end
 both("mvlgamma", "p: int)", " -> tensor: The logarithm of the gamma function of p dimensions, for elements above \z
-  (p - 1) / 2.", { method = "local y = (gb.rand(2) + 3):mvlgamma(2)", func = "local y = gb.mvlgamma(gb.rand(2) + 3, 2)" },
+  (p - 1) / 2.", { method = "local y = (gb.rand(2) + 3):mvlgamma(2)",
+    func = "local y = gb.mvlgamma(gb.rand(2) + 3, 2)" },
   mvlgamma)
 method("tensor:mvlgamma_(p: int) -> tensor: The same in place. Example: local y = (gb.rand(2) + 3):mvlgamma_(2)",
   function(x, p) return x:copy_(mvlgamma(x, p)) end)
@@ -119,8 +120,8 @@ method("tensor:mvlgamma_(p: int) -> tensor: The same in place. Example: local y 
 gb.fill = define("gb.fill(x: tensor, value: number) -> tensor: A tensor like x full of a value. Example: local y = \z
   gb.fill(gb.ones(2), 3)", "strict", function(x, value) return gb.full_like(x, value) end)
 
-method("tensor:fill_diagonal_(value: number; wrap: bool = false) -> tensor: value on the diagonal, in place; wrap: the \z
-  diagonal of a tall matrix begins anew below each square. Errors: fewer than two dimensions; more than two of \z
+method("tensor:fill_diagonal_(value: number; wrap: bool = false) -> tensor: value on the diagonal, in place; wrap: \z
+  the diagonal of a tall matrix begins anew below each square. Errors: fewer than two dimensions; more than two of \z
   different sizes. Example: local y = gb.zeros(3, 3):fill_diagonal_(1)", function(x, value, options)
   if x.ndim < 2 then fail(format("fill_diagonal_: the tensor has %d dimensions; it needs 2", x.ndim)) end
   local least = x:size(1)
@@ -173,8 +174,9 @@ method("tensor:cauchy_(median: number = 0, sigma: number = 1) -> tensor: Draws o
   return x:copy_(((uniform_like(x) - 0.5) * pi):tan() * sigma + median)
 end)
 
-method("tensor:geometric_(p: number) -> tensor: How many trials of probability p there are up to the first success, in \z
-  place. Errors: a p that does not lie between 0 and 1. Example: local y = gb.zeros(4):geometric_(0.5)", function(x, p)
+method("tensor:geometric_(p: number) -> tensor: How many trials of probability p there are up to the first success, \z
+  in place. Errors: a p that does not lie between 0 and 1. Example: local y = gb.zeros(4):geometric_(0.5)",
+  function(x, p)
   if not (p > 0 and p < 1) then fail(format("geometric_: p is %g; it lies between 0 and 1", p)) end
   return x:copy_(((1 - uniform_like(x)):log() / math.log(1 - p)):floor() + 1)
 end)
@@ -262,8 +264,8 @@ end
 both("cholesky_solve", "L: tensor, upper: bool = false)", " -> tensor: The y of which A y = x, L being the lower (or \z
   the upper) factor of A that linalg.cholesky gives.", { method = "local y = gb.ones(2, 1):cholesky_solve(gb.eye(2))",
   func = "local y = gb.cholesky_solve(gb.ones(2, 1), gb.eye(2))" }, cholesky_solve)
-both("cholesky_inverse", "upper: bool = false)", " -> tensor: The inverse of the matrix whose lower (or upper) factor x \z
-  is, as linalg.cholesky gives it.", { method = "local y = gb.eye(2):cholesky_inverse()",
+both("cholesky_inverse", "upper: bool = false)", " -> tensor: The inverse of the matrix whose lower (or upper) factor \z
+  x is, as linalg.cholesky gives it.", { method = "local y = gb.eye(2):cholesky_inverse()",
   func = "local y = gb.cholesky_inverse(gb.eye(2))" }, function(L, upper)
     square("cholesky_inverse", L)
     return cholesky_solve(gb.eye(L:size(-1), { dtype = L.dtype, device = L.device }), L, upper)
@@ -287,8 +289,8 @@ gb.linalg.tensorinv = define("gb.linalg.tensorinv(A: tensor, ind: int = 2) -> te
   return gb.linalg.inv(A:reshape(rows, columns)):reshape(shape)
 end)
 
-gb.linalg.tensorsolve = define("gb.linalg.tensorsolve(A: tensor, B: tensor) -> tensor: The x of which A, summed with x \z
-  over its last dimensions, is B. Errors: sizes that do not fit. Example: local x = gb.linalg.tensorsolve(\z
+gb.linalg.tensorsolve = define("gb.linalg.tensorsolve(A: tensor, B: tensor) -> tensor: The x of which A, summed with \z
+  x over its last dimensions, is B. Errors: sizes that do not fit. Example: local x = gb.linalg.tensorsolve(\z
   gb.eye(4):reshape(2, 2, 4), gb.ones(2, 2))", "strict", function(A, B)
   local shape = {}
   for d = B.ndim + 1, A.ndim do shape[#shape + 1] = A:size(d) end
@@ -365,8 +367,8 @@ local function pdist(x, p)
   local at = gb.triu_indices(x:size(1), x:size(1), 1, { device = x.device })
   return (x:index_select(1, at[1]) - x:index_select(1, at[2])):norm(p, 2)
 end
-local pdist_doc = " -> tensor: The p-norm of each row less each one behind it, n (n - 1) / 2 of them in order. Errors: no \z
-  matrix, a p below 0."
+local pdist_doc = " -> tensor: The p-norm of each row less each one behind it, n (n - 1) / 2 of them in order. \z
+  Errors: no matrix, a p below 0."
 gb.pdist = define("gb.pdist(x: tensor, p: number = 2)" .. pdist_doc .. " Example: local d = gb.pdist(gb.rand(4, 2))",
   "strict", pdist)
 gb.nn.functional.pdist = define("gb.nn.functional.pdist(x: tensor, p: number = 2)" .. pdist_doc ..

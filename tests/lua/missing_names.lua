@@ -316,8 +316,8 @@ return {
     },
     {
       reason = "walks of modules",
-      why = "A walk gives all that is below a module, each thing once, under its full name; a recipe takes from the list what it \z
-        wants, and adds a module by assigning a field.",
+      why = "A walk gives all that is below a module, each thing once, under its full name; a recipe \z
+        takes from the list what it wants, and adds a module by assigning a field.",
       names = [[
         Module.add_module Module.register_module Module.set_submodule Module.buffers(recurse)
         Module.modules(remove_duplicate) Module.named_buffers(prefix) Module.named_buffers(recurse)
@@ -328,8 +328,8 @@ return {
     },
     {
       reason = "states are tables",
-      why = "A state is a table of names and tensors that a recipe may change, extend and rename before it is saved or loaded; a \z
-        schedule goes on by load_state_dict.",
+      why = "A state is a table of names and tensors that a recipe may change, extend and rename \z
+        before it is saved or loaded; a schedule goes on by load_state_dict.",
       names = [[
         Module.get_extra_state Module.set_extra_state Module.load_state_dict(assign)
         Module.register_load_state_dict_post_hook Module.register_load_state_dict_pre_hook
@@ -356,19 +356,19 @@ return {
         nn.LinearCrossEntropyLoss nn.ModuleDict(modules) nn.MultiheadAttention(add_bias_kv)
         nn.MultiheadAttention(add_zero_attn) nn.MultiheadAttention(batch_first) nn.MultiheadAttention(kdim)
         nn.MultiheadAttention(vdim) nn.Parameter(data) nn.ParameterDict nn.ParameterList nn.RNN(proj_size) nn.RReLU
-        nn.Softmax2d nn.SyncBatchNorm nn.Transformer(custom_decoder) nn.Transformer(custom_encoder)
-        nn.TripletMarginWithDistanceLoss optim.swa_utils.AveragedModel(multi_avg_fn) torch.bernoulli(p) torch.binomial
-        torch.embedding(scale_grad_by_freq) torch.frexp torch.gradient torch.histogramdd torch.igamma torch.igammac
-        torch.index_add(alpha) torch.load(map_location) torch.meshgrid(indexing) torch.poisson torch.randperm(dtype)
-        torch.rrelu torch.set_printoptions(edgeitems) torch.set_printoptions(linewidth) torch.set_printoptions(profile)
-        torch.set_printoptions(sci_mode) utils.fuse_conv_bn_eval utils.fuse_conv_bn_weights utils.fuse_linear_bn_eval
-        utils.fuse_linear_bn_weights utils.parametrizations.orthogonal nn.ConvTranspose1d(padding_mode)
-        nn.ConvTranspose2d(padding_mode) nn.ConvTranspose3d(padding_mode) torch.embedding_bag(scale_grad_by_freq)
-        nn.BatchNorm3d(bias) nn.EmbeddingBag(max_norm) nn.EmbeddingBag(norm_type) nn.EmbeddingBag(scale_grad_by_freq)
-        nn.InstanceNorm1d(bias) nn.InstanceNorm2d(bias) nn.InstanceNorm3d(bias) nn.Upsample(recompute_scale_factor)
-        F.embedding_bag(max_norm) F.embedding_bag(norm_type) F.embedding_bag(scale_grad_by_freq)
-        F.interpolate(recompute_scale_factor) F.leaky_relu_(negative_slope) nn.DataParallel(device_ids)
-        nn.DataParallel(output_device) nn.DataParallel(dim)
+        nn.SyncBatchNorm(bias) nn.SyncBatchNorm(process_group) nn.Softmax2d nn.Transformer(custom_decoder)
+        nn.Transformer(custom_encoder) nn.TripletMarginWithDistanceLoss optim.swa_utils.AveragedModel(multi_avg_fn)
+        torch.bernoulli(p) torch.binomial torch.embedding(scale_grad_by_freq) torch.frexp torch.gradient
+        torch.histogramdd torch.igamma torch.igammac torch.index_add(alpha) torch.load(map_location)
+        torch.meshgrid(indexing) torch.poisson torch.randperm(dtype) torch.rrelu torch.set_printoptions(edgeitems)
+        torch.set_printoptions(linewidth) torch.set_printoptions(profile) torch.set_printoptions(sci_mode)
+        utils.fuse_conv_bn_eval utils.fuse_conv_bn_weights utils.fuse_linear_bn_eval utils.fuse_linear_bn_weights
+        utils.parametrizations.orthogonal nn.ConvTranspose1d(padding_mode) nn.ConvTranspose2d(padding_mode)
+        nn.ConvTranspose3d(padding_mode) torch.embedding_bag(scale_grad_by_freq) nn.BatchNorm3d(bias)
+        nn.EmbeddingBag(max_norm) nn.EmbeddingBag(norm_type) nn.EmbeddingBag(scale_grad_by_freq) nn.InstanceNorm1d(bias)
+        nn.InstanceNorm2d(bias) nn.InstanceNorm3d(bias) nn.Upsample(recompute_scale_factor) F.embedding_bag(max_norm)
+        F.embedding_bag(norm_type) F.embedding_bag(scale_grad_by_freq) F.interpolate(recompute_scale_factor)
+        F.leaky_relu_(negative_slope) nn.DataParallel(device_ids) nn.DataParallel(output_device) nn.DataParallel(dim)
       ]],
     },
   },

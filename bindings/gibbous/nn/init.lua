@@ -123,9 +123,9 @@ initialiser("gb.nn.init.eye_(t: tensor) -> tensor: 1 on the diagonal of a matrix
   t:copy_(gb.eye(t:size(1), t:size(2), { device = t.device }))
 end)
 
-initialiser("gb.nn.init.dirac_(t: tensor, groups: int = 1) -> tensor: The weight of a convolution that gives its input, \z
-  in each group as many channels as it can. Errors: a tensor that is no such weight, groups that do not divide its \z
-  first size. Example: gb.nn.init.dirac_(gb.empty(4, 4, 3, 3))", function(t, groups)
+initialiser("gb.nn.init.dirac_(t: tensor, groups: int = 1) -> tensor: The weight of a convolution that gives its \z
+  input, in each group as many channels as it can. Errors: a tensor that is no such weight, groups that do not divide \z
+  its first size. Example: gb.nn.init.dirac_(gb.empty(4, 4, 3, 3))", function(t, groups)
   if t.ndim < 3 or t.ndim > 5 then
     fail(format("init.dirac_ takes a weight of 3 to 5 dimensions, this one has %d", t.ndim))
   end

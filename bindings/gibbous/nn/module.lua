@@ -331,8 +331,8 @@ method("Module:children() -> list: The modules held directly. Example: print(#mo
   return list
 end)
 
-method("Module:named_children() -> list: The modules held directly, each as { name, module }. Example: for _, entry in \z
-  ipairs(model:named_children()) do print(entry[1]) end", function(self)
+method("Module:named_children() -> list: The modules held directly, each as { name, module }. Example: for _, entry \z
+  in ipairs(model:named_children()) do print(entry[1]) end", function(self)
   local list = {}
   for _, entry in ipairs(collect(self, "module")) do
     if entry[1] ~= self and not find(entry[2], ".", 1, true) then list[#list + 1] = { entry[2], entry[1] } end
