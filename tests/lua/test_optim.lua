@@ -411,8 +411,8 @@ describe("Adafactor", function()
       expect(group[name] == value):to_be(true)
     end
     expect(group.eps[2]):to_be(1e-3)
-    local wrongs = { beta2_decay = { 0.1, 0 / 0 }, d = { 0.5 }, eps = { { -1, 0 }, 1, { 1 } }, lr = { -1 } }
-    for name, wrong in pairs(wrongs) do
+    local refused = { beta2_decay = { 0.1, 0 / 0 }, d = { 0.5 }, eps = { { -1, 0 }, 1, { 1 } }, lr = { -1 } }
+    for name, wrong in pairs(refused) do
       for _, value in ipairs(wrong) do
         expect(function() optim.Adafactor({ of(2, 2) }, { [name] = value }) end):to_fail(name)
       end
