@@ -367,12 +367,13 @@ static bool is_pointwise(const conv *v) {
 
 /* Is a product quicker than oneDNN over maps of any size? It is by AVX512_BF16, for which oneDNN's slices are widened,
  * and where oneDNN (2.6, AVX2) runs at half its speed: with strides and along one dimension. Its tiles of AMX are
- * quicker. */
+ * quicker, and so is it where channels of x lie apart, which columns take one by one. */
 static bool pays_as_product(const conv *v) {
   const gb_conv_sizes *s = &v->s;
   const gb_unit unit = v->operand == GB_BFLOAT16 ? gb_cpu(v->call->context)->unit : GB_UNIT_NONE;
   const int64_t run = s->dilation[1] == 1 ? s->kernel[1] * v->cg : v->cg;
   if (unit == GB_UNIT_TILES || run < LEAST_RUN || v->pixels > MOST_OF_IMAGE / v->depth) return false;
+  if (s->kernel[0] > 1 && !gb_is_channels_last(v->x)) return false;
   if (unit == GB_UNIT_DOTS) return s->o >= LEAST_UNIT_USES;
   return s->o >= LEAST_USES && (s->stride[0] > 1 || s->stride[1] > 1 || s->in[0] == 1 || s->in[1] == 1);
 }
