@@ -37,9 +37,10 @@ template <class P, int D> struct shape {
   static_assert(BYTES <= (int)GB_LARGE_SHARED, "a block has more shared memory than every device gives");
 };
 
-/* Blocks that a multiprocessor is to hold at once: with 3 a thread has 168 registers, with 4 it has 128. */
+/* Blocks that a multiprocessor is to hold at once: with 3 a thread has 168 registers, with 4 it has 128. 0: as the
+ * compiler has it; with 1 it takes so many for the queries' pass of 128 columns that a third block finds no room. */
 template <class P, int D, int WHAT> static constexpr int blocks_of(void) {
-  return P::IS_SHORT && D <= 64 ? (WHAT == OF_QUERY ? 4 : 3) : 1;
+  return P::IS_SHORT && D <= 64 ? (WHAT == OF_QUERY ? 4 : 3) : 0;
 }
 
 /* {==== tiles ==== */
