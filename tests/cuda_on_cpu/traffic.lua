@@ -242,7 +242,6 @@ local avoidable = {
   { "backward: cast,", "a norm's gradient could be written in both dtypes" },
   { "backward: copy,", "a gradient could be written where it is kept" },
   { "backward: mul,", "gradients of the loss are made before their factor is known" },
-  { "backward: linear_backward, strips_kernel", "gelu's result is made again, which saves memory" },
   { "backward: embedding_backward, fill", "a gradient could be written where it is kept" },
 }
 local function how_to_avoid(name)
@@ -344,38 +343,30 @@ end
 
 local rows, net_rows = read_table()
 
+-- What was counted may be at most what the table says. Where it is less the table is to be renewed, which is no fault.
+local function expect_at_most(what, counted, said, allowed)
+  if counted < said - allowed then print(("%s: %.0f, the table says %.0f"):format(what, counted, said)) end
+  expect(counted <= said + allowed and what or ("%s: %.0f, the table says %.0f"):format(what, counted, said)):to_be(what)
+end
+
 describe("a step of GPT-2", function()
   for _, z in ipairs { { L = 1, B = 2, T = 64, C = 64, V = 128 }, { L = 2, B = 3, T = 32, C = 128, V = 192 } } do
     local sums, names = sums_of(launches_of(gpt2_step(z)))
-    it(("launches what the table says, with %d layers"):format(z.L), function()
-      local function text(name, count) return ("%s: %.0f launches"):format(name, count) end
+    it(("launches and moves no more than the table says, with %d layers"):format(z.L), function()
       for _, name in ipairs(names) do
-        local count, row = sums[name].launches, rows[name] or { launches = "0" }
-        local said = evaluate(row.launches, z)
-        if row.launches:find("at most") and count <= said then said = count end
-        expect(text(name, count)):to_be(text(name, said))
-      end
-      for name in pairs(rows) do expect(sums[name] and name or name .. " is gone"):to_be(name) end
-    end)
-    it(("moves no more than the table says, with %d layers"):format(z.L), function()
-      for _, name in ipairs(names) do
-        local row = rows[name] or { bytes = "0" }
-        local bytes = evaluate(row.bytes, z)
-        local near = math.abs(sums[name].bytes - bytes) <= slack(sums[name]) or
-          row.bytes:find("at most") and sums[name].bytes <= bytes
-        expect(near and name or ("%s: %d bytes, the table says %d"):format(name, sums[name].bytes, bytes)):to_be(name)
+        local sum, row = sums[name], rows[name] or { launches = "0", bytes = "0" }
+        expect_at_most("launches of " .. name, sum.launches, evaluate(row.launches, z), 0)
+        expect_at_most("bytes of " .. name, sum.bytes, evaluate(row.bytes, z), slack(sum))
       end
     end)
   end
 end)
 
 describe("a step of a residual network", function()
-  it("launches what the table says", function()
-    local function text(name, count) return ("%s: %d launches"):format(name, count) end
+  it("launches no more than the table says", function()
     for _, name in ipairs(net_names) do
-      expect(text(name, net[name].launches)):to_be(text(name, net_rows[name] or 0))
+      expect_at_most("launches of " .. name, net[name].launches, net_rows[name] or 0, 0)
     end
-    for name in pairs(net_rows) do expect(net[name] and name or name .. " is gone"):to_be(name) end
   end)
 end)
 
