@@ -7,7 +7,8 @@
 -- optimizer, unless a gradient is not finite; the scaler; then, if the step was not skipped, schedule and average; log,
 -- validate, save, and only then may the run stop. So what a checkpoint holds is always a whole step.
 -- trainer_options.lua has gb.Trainer itself, trainer_job.lua what it does on many processes, trainer_rescue.lua what is
--- saved after an error, trainer_report.lua says where numbers went wrong, trainer_search.lua has find_batch and find_lr.
+-- saved after an error, trainer_report.lua says where numbers went wrong, trainer_search.lua has find_batch and
+-- find_lr.
 
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line

@@ -258,7 +258,9 @@ local function read_table()
     local name, launches, bytes = line:match("^| ([^|]-) | ([^|]-) | ([^|]-) |")
     local of_net, count = line:match("^| ([^|]-) | (%d+) |\n?$")
     if of_net then net[of_net] = tonumber(count)
-    elseif name and launches:match("%d") and bytes:match("%d") then rows[name] = { launches = launches, bytes = bytes } end
+    elseif name and launches:match("%d") and bytes:match("%d") then
+      rows[name] = { launches = launches, bytes = bytes }
+    end
   end
   return rows, net
 end
@@ -336,7 +338,8 @@ if arg[1] == "--write" then
       bytes[s], counts[s], slacks[s], halves[s] = sum.bytes, sum.launches, slack(sum) / 5, 0.1
     end
     rows[name] = { launches = find_formula(sizes, counts, halves) or "at most " .. math.max(table.unpack(counts)),
-      bytes = find_formula(sizes, bytes, slacks, name:find("norm_backward")) or "at most " .. math.max(table.unpack(bytes)) }
+      bytes = find_formula(sizes, bytes, slacks, name:find("norm_backward"))
+        or "at most " .. math.max(table.unpack(bytes)) }
   end
   return write_table(rows, names, net, net_names)
 end
@@ -346,7 +349,8 @@ local rows, net_rows = read_table()
 -- What was counted may be at most what the table says. Where it is less the table is to be renewed, which is no fault.
 local function expect_at_most(what, counted, said, allowed)
   if counted < said - allowed then print(("%s: %.0f, the table says %.0f"):format(what, counted, said)) end
-  expect(counted <= said + allowed and what or ("%s: %.0f, the table says %.0f"):format(what, counted, said)):to_be(what)
+  local over = ("%s: %.0f, the table says %.0f"):format(what, counted, said)
+  expect(counted <= said + allowed and what or over):to_be(what)
 end
 
 describe("a step of GPT-2", function()

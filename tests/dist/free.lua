@@ -1,4 +1,5 @@
--- free.lua - DataParallel whose sums have a free order: the same gradients within rounding, for any number of processes.
+-- free.lua - DataParallel whose sums have a free order: the same gradients within rounding, for any number of
+-- processes.
 
 local gb = require "gibbous"
 local nn, dist = gb.nn, gb.dist

@@ -196,8 +196,8 @@ end
 local function shards_of(options)
   if options.order == "fixed" then return options.shards or 8 end
   if options.shards and options.shards ~= world_size() then
-    fail(format("DataParallel: order = 'free' has one shard for each process, of which there are %d; leave shards = %d \z
-      out", world_size(), options.shards))
+    fail(format("DataParallel: order = 'free' has one shard for each process, of which there are %d; leave shards = \z
+      %d out", world_size(), options.shards))
   end
   return world_size()
 end
@@ -206,19 +206,20 @@ parallel.DataParallel = define("gb.nn.parallel.DataParallel(module: module; shar
   order: \"fixed\"|\"free\" = \"fixed\") -> module: The model, to be trained on every process of the job. Calling it \z
   calls the model; its method shards cuts each batch into so many virtual shards (8), whatever the number of \z
   processes, so that one process and eight give the same bits. The values of rank 0, and its random stream, go to \z
-  all. overlap: gradients are exchanged while backward goes on, from the second batch on, if the loop's body left them \z
-  alone after they were final; the bits are the same. order free: one shard for each process, whose gradients MPI \z
-  adds up as it likes: faster, and the bits hang on the number of processes and on MPI. Give the optimizer the model's \z
-  parameters after this. Errors: shards that are no power of two or fewer than the processes, models that differ \z
-  between processes. Example: local ddp = gb.nn.parallel.DataParallel(gb.nn.Linear(4, 2), { shards = 4 })", "strict",
+  all. overlap: gradients are exchanged while backward goes on, from the second batch on, if the loop's body left \z
+  them alone after they were final; the bits are the same. order free: one shard for each process, whose gradients \z
+  MPI adds up as it likes: faster, and the bits hang on the number of processes and on MPI. Give the optimizer the \z
+  model's parameters after this. Errors: shards that are no power of two or fewer than the processes, models that \z
+  differ between processes. Example: local ddp = gb.nn.parallel.DataParallel(gb.nn.Linear(4, 2), { shards = 4 \z
+  })", "strict",
   function(module, options)
     local self = DataParallel()
     self.module = module
     local shards, syncs = shards_of(options), has_sync(module)
     if syncs and shards ~= world_size() then
-      fail(format("DataParallel: SyncBatchNorm measures what all processes run at once, and %d processes run %d shards \z
-        one after another; give shards = %d (order = 'free' where that is no power of two), or use a batch norm, which \z
-        measures each shard", world_size(), shards, world_size()))
+      fail(format("DataParallel: SyncBatchNorm measures what all processes run at once, and %d processes run %d \z
+        shards one after another; give shards = %d (order = 'free' where that is no power of two), or use a batch \z
+        norm, which measures each shard", world_size(), shards, world_size()))
     end
     local state = native.shards(shards, options.overlap, options.order == "free")
     own(self, "parallel", { state = state, shards = shards, syncs = syncs })

@@ -50,7 +50,9 @@ local normalize = gb.Function {
   name = "sync_batch_norm",
   forward = function(ctx, rows, eps)
     local all = measure(rows)
-    if all.n < 2 then fail("SyncBatchNorm: one value per channel has no variance; it takes 2 or more of all processes") end
+    if all.n < 2 then
+      fail("SyncBatchNorm: one value per channel has no variance; it takes 2 or more of all processes")
+    end
     local var = all.squares / all.n
     local scale = (var + eps):rsqrt()
     local y = (rows - all.mean:unsqueeze(2)) * scale:unsqueeze(2)
