@@ -1,8 +1,8 @@
 /* transport.c - the transport between processes, by MPI: a plugin that the engine opens where a job has many of them.
  *
- * It uses point-to-point messages, and sums where it is asked for some, on a communicator of its own. It links to nothing of the engine's. A process
- * can start MPI once and end it once: who joins again, after leaving, is told so. Where the host has started MPI, it is
- * the host that ends it, and jobs may be joined again until then. */
+ * It uses point-to-point messages, and sums where it is asked for some, on a communicator of its own. It links to
+ * nothing of the engine's. A process can start MPI once and end it once: who joins again, after leaving, is told so.
+ * Where the host has started MPI, it is the host that ends it, and jobs may be joined again until then. */
 #include <mpi.h>
 
 #include <stdio.h>

@@ -2,8 +2,8 @@
  *
  * There are two: MPI, in a plugin that is opened at run time (mpi/transport.c), and an in-process stand-in whose ranks
  * are threads (local.h), for tests. Messages go from one rank to another: every sum is ours, in a fixed order (tree.h),
- * but where a recipe asks for the sums of the transport. Messages of one tag between two ranks arrive in the order in which they were sent. Calls of one
- * transport come from one thread at a time. */
+ * but where a recipe asks for the sums of the transport. Messages of one tag between two ranks arrive in the order in
+ * which they were sent. Calls of one transport come from one thread at a time. */
 #ifndef GB_DIST_TRANSPORT_H
 #define GB_DIST_TRANSPORT_H
 
