@@ -181,7 +181,7 @@ local function progress_part(mine)
         if type(name) == "string" and type(value) == "number" then mine.values[name] = value end
       end
       mine.sums, mine.best = { loss = sums.loss, count = sums.count }, state.best
-      mine.owes = state.owes == true
+      mine.owes = state.owes == true or nil
       mine.window, mine.spikes_found = trainer.checked_window(state.window), trainer.checked_found(state.found)
       for i, hooks in ipairs(mine.callbacks) do
         local kept = type(state.hooks) == "table" and state.hooks[i]
