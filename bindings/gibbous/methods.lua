@@ -16,6 +16,18 @@ local function both(name, arguments, doc, call, fn)
   gb[name] = define(format("gb.%s(%s%s%s Example: %s", name, first, arguments, doc, call.func), "strict", fn)
 end
 
+-- Write y over x, in the name of a method.
+local function write(name, x, y)
+  if x.requires_grad and x.is_leaf and gb.is_grad_enabled() then
+    fail(format("%s: a leaf that requires gradients is changed in place; do it under no_grad, or on a clone", name))
+  end
+  if table.concat(x.shape, ", ") ~= table.concat(y.shape, ", ") then
+    fail(format("%s: the result would be [%s], and the tensor is [%s]", name, table.concat(y.shape, ", "),
+      table.concat(x.shape, ", ")))
+  end
+  return x:copy_(y)
+end
+
 -- {==== parts ====
 
 for _, name in ipairs { "hsplit", "vsplit", "dsplit" } do
@@ -101,7 +113,7 @@ end
 both("ldexp", "y: tensor|number)", " -> tensor: x * 2^y.", { method = "local y = gb.ones(2):ldexp(3)",
   func = "local y = gb.ldexp(gb.ones(2), gb.tensor({ 3, 4 }))" }, ldexp)
 method("tensor:ldexp_(y: tensor|number) -> tensor: x * 2^y, in place. Example: local y = gb.ones(2):ldexp_(3)",
-  function(x, y) return x:copy_(ldexp(x, y)) end)
+  function(x, y) return write("ldexp_", x, ldexp(x, y)) end)
 
 -- log(pi) p (p - 1) / 4, and the sum of lgamma(x - j / 2).
 local function mvlgamma(x, p)
@@ -115,7 +127,7 @@ both("mvlgamma", "p: int)", " -> tensor: The logarithm of the gamma function of 
     func = "local y = gb.mvlgamma(gb.rand(2) + 3, 2)" },
   mvlgamma)
 method("tensor:mvlgamma_(p: int) -> tensor: The same in place. Example: local y = (gb.rand(2) + 3):mvlgamma_(2)",
-  function(x, p) return x:copy_(mvlgamma(x, p)) end)
+  function(x, p) return write("mvlgamma_", x, mvlgamma(x, p)) end)
 
 gb.fill = define("gb.fill(x: tensor, value: number) -> tensor: A tensor like x full of a value. Example: local y = \z
   gb.fill(gb.ones(2), 3)", "strict", function(x, value) return gb.full_like(x, value) end)
@@ -159,33 +171,33 @@ end
 method("tensor:bernoulli_(p: number = 0.5) -> tensor: 1 with probability p, else 0, in place. Errors: a p beyond 0 \z
   .. 1. Example: local y = gb.zeros(4):bernoulli_(0.3)", function(x, p)
   if not (p >= 0 and p <= 1) then fail(format("bernoulli_: p is %g; it is 0 .. 1", p)) end
-  return x:copy_(uniform_like(x):lt(p))
+  return write("bernoulli_", x, uniform_like(x):lt(p))
 end)
 
 method("tensor:exponential_(lambd: number = 1) -> tensor: Draws of the exponential distribution, in place. Errors: a \z
   lambd that is not above 0. Example: local y = gb.zeros(4):exponential_()", function(x, lambd)
   positive("exponential_", "lambd", lambd)
-  return x:copy_((1 - uniform_like(x)):log() / -lambd)
+  return write("exponential_", x, (1 - uniform_like(x)):log() / -lambd)
 end)
 
 method("tensor:cauchy_(median: number = 0, sigma: number = 1) -> tensor: Draws of the Cauchy distribution, in place. \z
   Errors: a sigma that is not above 0. Example: local y = gb.zeros(4):cauchy_()", function(x, median, sigma)
   positive("cauchy_", "sigma", sigma)
-  return x:copy_(((uniform_like(x) - 0.5) * pi):tan() * sigma + median)
+  return write("cauchy_", x, ((uniform_like(x) - 0.5) * pi):tan() * sigma + median)
 end)
 
 method("tensor:geometric_(p: number) -> tensor: How many trials of probability p there are up to the first success, \z
   in place. Errors: a p that does not lie between 0 and 1. Example: local y = gb.zeros(4):geometric_(0.5)",
   function(x, p)
   if not (p > 0 and p < 1) then fail(format("geometric_: p is %g; it lies between 0 and 1", p)) end
-  return x:copy_(((1 - uniform_like(x)):log() / math.log(1 - p)):floor() + 1)
+  return write("geometric_", x, ((1 - uniform_like(x)):log() / math.log(1 - p)):floor() + 1)
 end)
 
 method("tensor:log_normal_(mean: number = 1, std: number = 2) -> tensor: Exponentials of normal draws, in place. \z
   Errors: a std that is not above 0. Example: local y = gb.zeros(4):log_normal_()", function(x, mean, std)
   positive("log_normal_", "std", std)
   local draws = gb.randn(x.shape, { dtype = x.dtype == "float64" and "float64" or "float32", device = x.device })
-  return x:copy_((draws * std + mean):exp())
+  return write("log_normal_", x, (draws * std + mean):exp())
 end)
 
 -- Integers up to which a dtype holds all.
@@ -197,7 +209,7 @@ method("tensor:random_(first?: int, last?: int) -> tensor: Integers first .. las
   local low = last and first or 0
   local high = last or first or (most[x.dtype] < math.maxinteger and most[x.dtype] + 1 or math.maxinteger)
   if low >= high then fail(format("random_: there is no integer from %d below %d", low, high)) end
-  return x:copy_(gb.randint(low, high, x.shape, { dtype = "int64", device = x.device }))
+  return write("random_", x, gb.randint(low, high, x.shape, { dtype = "int64", device = x.device }))
 end)
 
 gb.randint_like = define("gb.randint_like(x: tensor, low: int, high?: int; dtype?: dtype) -> tensor: Integers low .. \z
@@ -219,6 +231,9 @@ gb.normal = define("gb.normal(mean: tensor|number, std: tensor|number, size?: sh
   end
   if size then fail("normal: the size is that of the tensors") end
   local both_of = (gb.is_tensor(mean) and mean or std) + (gb.is_tensor(std) and std or 0) * 0
+  if not both_of:is_floating_point() then
+    fail(format("normal: the draws would be %s; give a mean or a std of floats", both_of.dtype))
+  end
   return gb.randn_like(both_of) * std + mean
 end)
 
