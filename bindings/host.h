@@ -86,7 +86,7 @@ int gbl_host_print(lua_State *L);
 void gbl_open_sandbox(lua_State *L, gb_host *host);
 /* The strictest level at which table.name ("" for globals) is there; -1: it has no row and no record, and no sandbox
  * has it. */
-int gbl_sandbox_level(gb_host *host, const char *table, const char *name);
+int gbl_sandbox_level(gb_host *host, const char *table, const char *name, bool is_table);
 /* The table of row i of the allow-list, or NULL behind the last. */
 const char *gbl_sandbox_table(int i);
 /* A sandbox without a limit on bytes gets one. */

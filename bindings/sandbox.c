@@ -63,20 +63,22 @@ static int level_of_row(const char *table, const char *name) {
   return -1;
 }
 
-/* The level of path.name in gb: by the records at index, or as an op; -1: there is none. */
-static int level_of_record(lua_State *L, int records, const char *path, const char *name) {
+/* The level of path.name in gb: by the records at index, or as an op, which a table is never (gb.dist is a module, and
+ * a method of tensors); -1: there is none. */
+static int level_of_record(lua_State *L, int records, const char *path, const char *name, bool is_table) {
   lua_pushfstring(L, "%s.%s", path, name);
   int level = lua_rawget(L, records) == LUA_TNUMBER ? (int)lua_tointeger(L, -1) : -1;
   lua_pop(L, 1);
   bool has_ops = !strcmp(path, "gb") || !strcmp(path, "gb.nn.functional");
-  return level < 0 && has_ops && gbl_is_op(name) ? GB_SANDBOX_STRICT : level;
+  has_ops &= !is_table && gbl_is_op(name);
+  return level < 0 && has_ops ? GB_SANDBOX_STRICT : level;
 }
 
-int gbl_sandbox_level(gb_host *host, const char *table, const char *name) {
+int gbl_sandbox_level(gb_host *host, const char *table, const char *name, bool is_table) {
   lua_State *L = host->current;
   if (strcmp(table, "gb") && strncmp(table, "gb.", 3)) return level_of_row(table, name);
   gbl_push_levels(L);
-  int level = level_of_record(L, lua_gettop(L), table, name);
+  int level = level_of_record(L, lua_gettop(L), table, name, is_table);
   lua_pop(L, 1);
   return level;
 }
@@ -107,7 +109,7 @@ static bool filter_module(lua_State *L, const gb_host *host, int records, const 
   luaL_checkstack(L, 8, NULL);
   for (lua_pushnil(L); lua_next(L, table);) {
     const char *name = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "";
-    int level = level_of_record(L, records, path, name);
+    int level = level_of_record(L, records, path, name, lua_istable(L, -1));
     bool stays = level >= (int)host->options.sandbox;
     if (level < 0 && lua_istable(L, -1) && depth < MOST_DEPTH) {
       const char *below = lua_pushfstring(L, "%s.%s", path, name);

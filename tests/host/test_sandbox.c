@@ -12,13 +12,15 @@
 /* {==== The allow-list ==== */
 
 /* Names that a table of the unrestricted universe has, and the list does not know. Called by the recipe below as
- * listed(table, name). */
+ * listed(table, name, is a table). */
 static gb_status listed(gb_call *call, void *user) {
-  gb_value table, name, level;
+  gb_value table, name, is_table, level;
   (void)user;
   gb_call_get(call, 0, &table);
   gb_call_get(call, 1, &name);
-  level = gb_value_integer(gbl_sandbox_level(gb_call_host(call), table.as.string.data, name.as.string.data));
+  gb_call_get(call, 2, &is_table);
+  level = gb_value_integer(gbl_sandbox_level(gb_call_host(call), table.as.string.data, name.as.string.data,
+                                             is_table.as.boolean));
   return gb_call_return(call, &level);
 }
 
@@ -28,13 +30,13 @@ static const char survey[] =
   "local seen, missing, walk = {}, {}, nil\n"
   "for _, path in ipairs(tables) do seen[path] = true end\n"
   "local function is_module(path, t)\n"
-  "  for name in pairs(t) do if type(name) == 'string' and listed(path, name) >= 0 then return true end end\n"
+  "  for name in pairs(t) do if type(name) == 'string' and listed(path, name, false) >= 0 then return true end end\n"
   "  return false\n"
   "end\n"
   "function walk(path)\n"
   "  for name, value in pairs(at(path)) do\n"
   "    local below = (path == '' and '' or path .. '.') .. name\n"
-  "    if listed(path, name) < 0 and not ours[name] then\n"
+  "    if listed(path, name, type(value) == 'table') < 0 and not ours[name] then\n"
   "      if path:find('^gb') and type(value) == 'table' and is_module(below, value) then walk(below)\n"
   "      else missing[#missing + 1] = below end\n"
   "    elseif path:find('^gb') == nil and below ~= 'gb' and type(value) == 'table' and not seen[below] and below ~= "
@@ -80,6 +82,9 @@ typedef struct escape { const char *text; gb_status status; const char *says; } 
 static const escape escapes[] = {
   /* files that tools would write */
   { "gb.Logger.csv('a.csv')", GB_ERECIPE, "gb has no 'Logger'" },
+  /* other processes */
+  { "gb.dist.init()", GB_ERECIPE, "gb.dist has no 'init'" },
+  { "assert(rawget(gb.dist, 'finalize') == nil and gb.dist.rank() == 0)", GB_OK, NULL },
   { "gb.plot({ 1, 2 }, { file = 'a.svg' })", GB_EIO, "files are not allowed" },
   { "gb.plot.histogram({ 1, 2 }, { file = 'a.svg' })", GB_EIO, "files are not allowed" },
   { "gb.profile(function() end, { file = 'a.json', print = false })", GB_EIO, "files are not allowed" },
