@@ -369,8 +369,9 @@ gb_attr gbl_number_attr(lua_State *L, int index);
 
 /* ====} */
 
-/* The recipe failed: when its state closes, the other processes of its job are not waited for. dist.c */
-void gbl_note_failure(lua_State *L);
+/* A recipe has ended: after one that failed, the other processes of its job are not waited for when the state closes.
+ * dist.c */
+void gbl_note_end(lua_State *L, bool failed);
 
 int luaopen_gibbous(lua_State *L);
 

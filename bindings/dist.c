@@ -435,7 +435,7 @@ void gbl_open_dist(lua_State *L) {
   lua_pop(L, 1);
 }
 
-void gbl_note_failure(lua_State *L) {
+void gbl_note_end(lua_State *L, bool failed) {
   gb_context *context = gbl_get_state(L)->context;
-  if (context) context->dist->failing = true;
+  if (context) context->dist->failing = failed;
 }

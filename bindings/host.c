@@ -645,13 +645,22 @@ static int run_chunk(lua_State *L) {
   return gbl_close_scopes(modes, before) ? lua_error(L) : 0;
 }
 
+/* Run a recipe. How it ended says how the job of its processes is left when the host closes. */
+static gb_status run_recipe(gb_host *host, const char *bad, chunk *c) {
+  gb_status status = gbl_host_enter(host);
+  if (status != GB_OK) return status;
+  status = bad ? gbl_host_fail(host, GB_EINVAL, "%s", bad) : gbl_host_protect(host, run_chunk, c);
+  gbl_note_end(host->current, status != GB_OK);
+  gbl_host_leave(host);
+  return status;
+}
+
 gb_status gb_host_run_file(gb_host *host, const char *path) {
-  return gbl_host_do(host, path ? NULL : "gb_host_run_file: path is NULL", run_chunk, &(chunk){ .path = path });
+  return run_recipe(host, path ? NULL : "gb_host_run_file: path is NULL", &(chunk){ .path = path });
 }
 
 gb_status gb_host_run_string(gb_host *host, const char *text, const char *name) {
-  return gbl_host_do(host, text ? NULL : "gb_host_run_string: text is NULL", run_chunk,
-                     &(chunk){ .text = text, .name = name });
+  return run_recipe(host, text ? NULL : "gb_host_run_string: text is NULL", &(chunk){ .text = text, .name = name });
 }
 
 /* ====} */

@@ -83,7 +83,7 @@ static script_end run(options *o, limits *l) {
   bool ok = lua_pcall(L, 2, 1, 0) == LUA_OK;
   if (!ok) options_complain(o, luaL_tolstring(L, -1, NULL));
   script_end end = ok ? (script_end)lua_tointeger(L, -1) : SCRIPT_FAILED;
-  if (end == SCRIPT_FAILED || end == SCRIPT_INTERRUPTED) gbl_note_failure(L);
+  if (end == SCRIPT_FAILED || end == SCRIPT_INTERRUPTED) gbl_note_end(L, true);
   lua_close(L);
   return end;
 }

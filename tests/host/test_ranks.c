@@ -42,7 +42,7 @@ static void *run_rank(void *argument) {
   if (r->good) return gb_dist_finalize(gbl_get_state(r->L)->context, true), NULL;
   fprintf(stderr, "%s: rank %d of %d: %s\n", r->script, r->transport.rank, r->transport.size,
           lua_tostring(r->L, -1));
-  gbl_note_failure(r->L);
+  gbl_note_end(r->L, true);
   gb_dist_finalize(gbl_get_state(r->L)->context, false); /* the others need not wait for the timeout */
   return NULL;
 }
