@@ -105,6 +105,13 @@ dist.all_gather_object = define("gb.dist.all_gather_object(value: any) -> list: 
     return all
   end)
 
+-- The source's text on every process.
+local function spread(text, source)
+  local bytes = dist.broadcast(int64(#text), source):item()
+  local is_source = dist.rank() == source
+  return gb.to_bytes(dist.broadcast(as_tensor(is_source and text or rep("\0", bytes)), source))
+end
+
 dist.broadcast_object = define("gb.dist.broadcast_object(value?: any, source: count = 0) -> any: The value of the \z
   source on every process: a number, a text, a tensor (which comes on the CPU) or a table of them. Errors: a rank \z
   that is not there, a value that has no bytes. Example: print(gb.dist.broadcast_object({ lr = 0.1 }).lr)", "strict",
@@ -113,22 +120,21 @@ dist.broadcast_object = define("gb.dist.broadcast_object(value?: any, source: co
     if source >= size then
       fail(format("broadcast_object: 'source' is rank %d, and the job has %d: 0 to %d", source, size, size - 1))
     end
-    local is_source = dist.rank() == source
-    local text = is_source and bytes_of(value, "broadcast_object") or ""
-    if size == 1 then return (read(text, 1)) end
-    local bytes = dist.broadcast(int64(#text), source):item()
-    local all = dist.broadcast(as_tensor(is_source and text or rep("\0", bytes)), source)
-    return (read(gb.to_bytes(all), 1))
+    local text = dist.rank() == source and bytes_of(value, "broadcast_object") or ""
+    return (read(size == 1 and text or spread(text, source), 1))
   end)
 
 dist.once = define("gb.dist.once(fn: function, arguments...: any) -> any: Run fn(...) on rank 0 alone, as to write a \z
   file or to print; every process waits for it and gets what it returned, as broadcast_object gives it. Where it \z
   fails all fail, with its error. Example: gb.dist.once(print, \"from one process\")", "strict", function(fn, ...)
   if dist.world_size() == 1 then return fn(...) end
-  local ok, result
-  if dist.rank() == 0 then ok, result = pcall(fn, ...) end
-  local told = dist.broadcast_object(ok and { result = result } or { why = tostring(result) })
-  if ok == false then error(result, 0) end
+  local ok, text, why = true, "", nil
+  if dist.rank() == 0 then
+    ok, text = pcall(function(...) return bytes_of({ result = fn(...) }, "once") end, ...)
+    if not ok then text, why = bytes_of({ why = tostring(text) }, "once"), text end
+  end
+  local told = read(spread(text, 0), 1)
+  if not ok then error(why, 0) end
   if told.why then fail("rank 0: " .. told.why) end
   return told.result
 end)

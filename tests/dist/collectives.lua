@@ -130,6 +130,7 @@ describe("dist", function()
     expect(dist.once(function(x) runs = runs + 1 return x end, 7)):to_be(7)
     expect(runs):to_be(rank == 0 and 1 or 0)
     expect(function() dist.once(error, "no room") end):to_fail("no room")
+    if size > 1 then expect(function() dist.once(function() return print end) end):to_fail("no bytes") end
     expect(dist.any(rank == size - 1)):to_be(true)
     expect(dist.any(false)):to_be(false)
   end)
