@@ -102,13 +102,19 @@ method("tensor:float_power_(exponent: tensor|number) -> tensor: The same in plac
   return x:pow_(gb.is_tensor(exponent) and exponent:double() or exponent)
 end)
 
--- x * 2^y; in two halves, so that the power itself neither overflows nor vanishes before the product does.
+-- A few more than the binary digits between the least and the largest number of a dtype.
+local range = { float64 = 2200, float32 = 300, bfloat16 = 300, float16 = 60 }
+
+-- x * 2^y; in four parts, so that the power itself neither overflows nor vanishes before the product does.
 local function ldexp(x, y)
-  local power = gb.is_tensor(y) and (y:is_floating_point() and y or y:to(gb.get_default_dtype())) or y
-  local half = gb.is_tensor(power) and (power / 2):floor() or power // 2
-  local rest = power - half
-  local function two_to(p) return gb.is_tensor(p) and p:exp2() or 2.0 ^ p end
-  return x * two_to(half) * two_to(rest)
+  local dtype = x:is_floating_point() and x.dtype or gb.get_default_dtype()
+  local power = gb.is_tensor(y) and y or gb.tensor(y, { dtype = dtype, device = x.device })
+  if not power:is_floating_point() then power = power:to(dtype) end
+  local most = math.max(range[dtype], range[power.dtype])
+  power = power:clamp(-most, most)
+  local part = (power / 4):floor()
+  local factor = part:exp2()
+  return x * factor * factor * factor * (power - part * 3):exp2()
 end
 both("ldexp", "y: tensor|number)", " -> tensor: x * 2^y.", { method = "local y = gb.ones(2):ldexp(3)",
   func = "local y = gb.ldexp(gb.ones(2), gb.tensor({ 3, 4 }))" }, ldexp)
@@ -190,7 +196,7 @@ method("tensor:geometric_(p: number) -> tensor: How many trials of probability p
   in place. Errors: a p that does not lie between 0 and 1. Example: local y = gb.zeros(4):geometric_(0.5)",
   function(x, p)
   if not (p > 0 and p < 1) then fail(format("geometric_: p is %g; it lies between 0 and 1", p)) end
-  return write("geometric_", x, ((1 - uniform_like(x)):log() / math.log(1 - p)):floor() + 1)
+  return write("geometric_", x, ((1 - uniform_like(x)):log() / (p < 1e-8 and -p or math.log(1 - p))):floor() + 1)
 end)
 
 method("tensor:log_normal_(mean: number = 1, std: number = 2) -> tensor: Exponentials of normal draws, in place. \z
@@ -209,6 +215,11 @@ method("tensor:random_(first?: int, last?: int) -> tensor: Integers first .. las
   local low = last and first or 0
   local high = last or first or (most[x.dtype] < math.maxinteger and most[x.dtype] + 1 or math.maxinteger)
   if low >= high then fail(format("random_: there is no integer from %d below %d", low, high)) end
+  local least = (x.dtype == "uint8" or x.dtype == "bool") and 0 or -most[x.dtype] - 1
+  if not x:is_floating_point() and (low < least or high - 1 > most[x.dtype]) then
+    fail(format("random_: %s holds %d .. %d, and the integers are %d .. %d", x.dtype, least, most[x.dtype], low,
+      high - 1))
+  end
   return write("random_", x, gb.randint(low, high, x.shape, { dtype = "int64", device = x.device }))
 end)
 
@@ -247,18 +258,19 @@ local function square(name, x)
   end
 end
 
--- By Taylor's series of A / 2^s, whose norm is 1 at most, squared s times. 18 terms leave 1 / 19! of it.
+-- By Taylor's series of A / 2^s, whose norm is 1 at most, squared s times, which each matrix has its own of. 18 terms
+-- leave 1 / 19! of it.
 local function matrix_exp(A)
   square("matrix_exp", A)
-  local n, scale = A:size(-1), 0
+  local n = A:size(-1)
   if A:numel() == 0 then return A:clone() end
-  local norm = A:detach():abs():sum(-2):amax():item()
-  if norm > 1 and norm < math.huge then scale = math.ceil(math.log(norm, 2)) end
-  local B = A / 2.0 ^ scale
+  local norms = A:detach():abs():sum(-2, { keepdim = true }):amax(-1, { keepdim = true })
+  local scales = norms:log2():ceil():nan_to_num(0, 0, 0):clamp(0)
+  local B = A / scales:exp2()
   local eye = gb.eye(n, { dtype = A.dtype, device = A.device })
   local y = eye + B / 18
   for k = 17, 1, -1 do y = eye + B:matmul(y) / k end
-  for _ = 1, scale do y = y:matmul(y) end
+  for k = 1, scales:amax():item() do y = gb.where(scales:ge(k), y:matmul(y), y) end
   return y
 end
 both("matrix_exp", ")", " -> tensor: The exponential of each matrix. Errors: matrices that are not square.",
