@@ -51,6 +51,10 @@ gb.optim.named = define("gb.optim.named(optimizer: any, model: module) -> optimi
 
 -- What a schedule of so many steps takes besides what was given.
 local function fill(name, options, total)
+  if options.warmup ~= nil and not math_type(options.warmup) then
+    fail(format("'schedule': warmup is a %s; it is a number of steps, or a share of them below 1",
+      type(options.warmup)))
+  end
   if math_type(options.warmup) == "float" and options.warmup < 1 then
     if total == huge then fail("a share as warmup needs epochs or steps, to know how many steps there are") end
     options.warmup = floor(options.warmup * total)

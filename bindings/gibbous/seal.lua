@@ -20,7 +20,7 @@ local later = {
   ["gb.io"] = { "onnx" },
   ["gb.random"] = {},
   ["gb.nn.parallel"] = { "DistributedDataParallel" },
-  ["gb.dist"] = { "group", "new_group" },
+  ["gb.dist"] = { "group" },
   ["gb.cuda"] = { "properties", "synchronize", "memory_allocated", "max_memory_allocated", "memory_summary", "graph" },
 }
 

@@ -202,16 +202,14 @@ trainer.parts_of = parts_of
 
 -- Save the run: where it is worth a file, or the last state alone. Gives the path of the file that was written.
 local function save(mine, is_last)
-  local files = mine.checkpoint
+  local files, parts = mine.checkpoint, trainer.gathered(mine, parts_of(mine))
   local saved = trainer.once(mine, function()
-    local path = is_last and files:save_last(parts_of(mine)) or files:save(parts_of(mine), mine.values)
+    local path = is_last and files:save_last(parts) or files:save(parts, mine.values)
     return { path = path, state = files:state_dict() }
   end)
   if mine.rank > 0 then files:load_state_dict(saved.state) end
   mine.saved = mine.step
-  for _, logger in ipairs(mine.loggers) do
-    if logger.flush then logger:flush() end
-  end
+  for _, logger in ipairs(mine.loggers) do if logger.flush then logger:flush() end end
   tell(mine, "save", { path = saved.path })
   return saved.path
 end
@@ -224,6 +222,7 @@ local function resume(mine)
     if not files then fail("Trainer: resume = true needs checkpoint, to know where the last one is") end
     if not trainer.once(mine, function() return files.last end) then return false end
     files:load(parts_of(mine))
+    mine.saved = mine.step
   else gb.io.load_checkpoint(from, parts_of(mine)) end
   tell(mine, "load", { path = from == true and files.last or from })
   return true
@@ -360,7 +359,7 @@ local function after_step(mine, group, last)
   if agreed.asked and mine.checkpoint then
     trainer.say(mine, format("saved after step %d, in epoch %d: %s", mine.step, mine.epoch + 1, save(mine, true)))
   end
-  if validates or saves or last then -- whose callbacks may have ended the run
+  if validates or saves or agreed.asked or last then -- whose callbacks may have ended the run
     local over = agreed.over
     agreed = trainer.agree(mine, { reason = mine.reason ~= nil, stop = agreed.stop })
     agreed.over = over

@@ -64,6 +64,14 @@ function trainer.once(mine, fn)
   return dist.once(fn)
 end
 
+-- Parts of a checkpoint that rank 0 can save alone: of an optimizer each process may have a part of the states only.
+function trainer.gathered(mine, parts)
+  if mine.size == 1 then return parts end
+  local state = mine.optimizer:state_dict()
+  parts.optimizer = { state_dict = function() return state end }
+  return parts
+end
+
 -- The loaders stand where that of rank 0 does, also where a seed was drawn.
 function trainer.align(mine, loader)
   if mine.size > 1 and loader then loader:load_state_dict(dist.broadcast_object(loader:state_dict())) end

@@ -144,6 +144,22 @@ describe("a Trainer in a job", function()
     end
   end)
 
+  it("saves an optimizer that is shared out as if it were whole", function()
+    local function run(name, share, steps)
+      gb.manual_seed(4)
+      local model = Net()
+      local adam = gb.optim.AdamW(model:parameters(), { lr = 0.02 })
+      local trainer, train = make { model = model, optimizer = share and gb.optim.Sharded(adam) or adam, epochs = 2,
+        resume = true, checkpoint = { folder .. "/" .. name, every_steps = 3, name = "{step}" },
+        on = { step = function(t) return t.step ~= steps end } }
+      return digest(trainer, trainer:fit(train))
+    end
+    local whole = run("apart", false)
+    run("shared", true, 4)
+    dist.barrier()
+    expect(run("shared", true)):to_be(whole)
+  end)
+
   it("fails on all ranks where one cannot save", function()
     local trainer, train = make { epochs = 1, checkpoint = { folder .. "/none" } }
     dist.once(function() os.execute("mkdir -p " .. folder .. "; touch " .. folder .. "/file") end)

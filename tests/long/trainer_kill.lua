@@ -88,6 +88,13 @@ describe("a Trainer", function()
     end
   end)
 
+  it("that has ended leaves its files as they are where it runs once more", function()
+    local place = folder .. "/again"
+    os.execute(("cp -r %s %s"):format(whole, place))
+    expect(weights(shell(("%s run %s"):format(program, place)))):to_be(expected)
+    expect(difference(whole, place)):to_be("")
+  end)
+
   it("that gets a SIGTERM or a Ctrl-C saves at the next step, says how to go on, and goes on with the same bytes",
     function()
       for i, signal in ipairs { "TERM", "INT", "TERM", "TERM" } do
