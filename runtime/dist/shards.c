@@ -46,6 +46,9 @@ typedef struct unit { gb_shards *of; gb_lane lane; gb_tree tree; void *leaf, *su
 /* A parameter, to be found by its address. */
 typedef struct entry { const gb_tensor *parameter; int i; } entry;
 
+/* A gradient when it was final, which is retained, so that no other one gets its address; NULL: it was not. */
+typedef struct note { gb_tensor *grad; uint64_t version; } note;
+
 /* Where the values of a tensor lie: from which number of which unit on. */
 typedef struct spot { int unit; int64_t first; } spot;
 
@@ -78,7 +81,7 @@ struct gb_shards {
   int out;                            /* the next bucket to go out */
   bool unsteady, spoiled;
   entry *sorted;                      /* the parameters */
-  uint64_t *noted;                    /* 1 above the version of a gradient when it was final; 0: it was not */
+  note *noted;                        /* of each parameter */
   bool *early;                        /* it was taken then */
   int n_parameters, n_buffers;
   gb_tensor **parameters, **before;   /* with the gradients that they had, or NULL */
@@ -271,12 +274,18 @@ static gb_status await_all(gb_shards *s, bool says) {
   return status;
 }
 
+static void forget_note(gb_shards *s, int i) {
+  gb_tensor_release(s->noted[i].grad);
+  s->noted[i] = (note){ NULL, 0 };
+}
+
 /* What a round keeps goes; the units stay for the next one. */
 static void let_go(gb_shards *s) {
   stop_watching(s);
   for (int i = 0; i < s->n_parameters; i++) {
     gb_tensor_release(s->parameters[i]);
     gb_tensor_release(s->before[i]);
+    forget_note(s, i);
   }
   for (int i = 0; i < s->n_buffers; i++) {
     gb_tensor_release(s->buffers[i]);
@@ -561,13 +570,19 @@ static gb_status take_values(gb_shards *s, int i, gb_tensor *grad, double weight
   return in_pieces(s, weigh, dtype, place, NULL, parameter->numel, weight);
 }
 
+/* Another tensor may well have the same version. */
+static bool is_as_noted(const note *noted, const gb_tensor *grad) {
+  return grad == noted->grad && gb_tensor_version(grad) == noted->version;
+}
+
 /* The gradient goes into its leaf, if it is not there yet, and from the parameter. */
 static gb_status take_gradient(gb_shards *s, int i, double weight) {
   gb_tensor *parameter = s->parameters[i], *grad = gb_tensor_grad(parameter);
-  bool changed = s->noted[i] && (!grad || gb_tensor_version(grad) + 1 != s->noted[i]);
+  bool changed = s->noted[i].grad && !is_as_noted(&s->noted[i], grad);
   ((int64_t *)s->units[INTEGERS].leaf)[i] = grad != NULL;
   s->unsteady |= changed;
   s->spoiled |= changed && s->early[i];
+  forget_note(s, i);
   gb_status status = GB_OK;
   if (!s->early[i] && !grad)
     status = in_pieces(s, clear, gb_lane_dtype((gb_dtype)parameter->dtype), leaf_at(s, s->spots[i]), NULL,
@@ -879,10 +894,11 @@ static gb_status note_final(void *user, gb_tensor *leaf) {
   int i = found->i;
   unit *u = &s->units[s->spots[i].unit];
   gb_status status = GB_OK;
-  bool again = s->noted[i] != 0;
+  bool again = s->noted[i].grad != NULL;
   s->unsteady |= again;
   s->spoiled |= again && s->early[i];
-  s->noted[i] = gb_tensor_version(grad) + 1;
+  forget_note(s, i);
+  s->noted[i] = (note){ grad, gb_tensor_version(grad) };
   if (s->overlaps && !again && !s->holds && !s->held && s->shard == last_shard(s)) {
     status = need_leaf(u);
     if (status == GB_OK) status = take_values(s, i, grad, weight_of(s, s->shard));
@@ -890,7 +906,6 @@ static gb_status note_final(void *user, gb_tensor *leaf) {
     if (s->early[i]) u->waits--;
     while (status == GB_OK && s->out < s->n_units && !s->units[s->out].waits) status = send_bucket(s);
   }
-  gb_tensor_release(grad);
   return status;
 }
 
@@ -942,7 +957,7 @@ static gb_status begin_shard(gb_shards *s, int64_t *first, int64_t *count) {
   }
   if (s->shard == s->begin + s->own) return *count = 0, GB_OK;
   s->runs = true;
-  for (int i = 0; i < s->n_parameters; i++) s->noted[i] = 0, s->early[i] = false;
+  for (int i = 0; i < s->n_parameters; i++) forget_note(s, i), s->early[i] = false;
   start_watching(s);
   gb_set_rng_state(s->context, shard_seed(s->seed, s->shard), s->offset);
   return bring_buffers(s);

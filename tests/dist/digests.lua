@@ -89,6 +89,28 @@ for _, name in ipairs { "32-true", "bf16-mixed", "16-mixed" } do
 end
 rows[#rows + 1] = train("bf16-mixed", "SGD", 3, true)
 rows[#rows + 1] = train("16-mixed", "AdamW", 3, true)
+-- Bodies that put another tensor in the place of a gradient, which no optimizer has adopted.
+local function replace(how, body)
+  gb.manual_seed(3)
+  local ddp = nn.parallel.DataParallel(nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 3)), { shards = 8 })
+  hash = 0xCBF29CE484222325
+  for _ = 1, 3 do
+    for _, p in ipairs(ddp.module:parameters()) do p.grad = nil end
+    for xs in ddp:shards(gb.randn(24, 6)) do
+      ddp(xs):square():mean():backward()
+      body(ddp, xs)
+    end
+    for _, p in ipairs(ddp.module:parameters()) do add_value(p.grad) end
+  end
+  return ("gradients %s: %016x"):format(how, hash)
+end
+rows[#rows + 1] = replace("doubled", function(ddp)
+  for _, p in ipairs(ddp.module:parameters()) do p.grad = p.grad * 2 end
+end)
+rows[#rows + 1] = replace("of a second backward with a graph", function(ddp, xs)
+  ddp(xs):abs():mean():backward { create_graph = true }
+end)
+
 local text = table.concat(rows, "\n")
 if dist.rank() == 0 and arg then print(text) end
 return text

@@ -60,6 +60,17 @@ describe("a job", function()
     expect(function() twice(calm, 16) end):to_fail("changed after it had been sent")
     expect(grad_of(twice, calm)):to_equal_bits(once * 2)
   end)
+  it("tells all ranks that a gradient was replaced after it had been sent", function()
+    local ddp = nn.parallel.DataParallel(nn.Linear(2, 2))
+    for _ = 1, 2 do run(ddp, 16) end
+    expect(function()
+      for xs in ddp:shards(gb.ones(16, 2)) do
+        ddp(xs):sum():backward()
+        if rank == size - 1 then ddp.module.weight.grad = ddp.module.weight.grad * 2 end
+      end
+    end):to_fail("changed after it had been sent")
+    run(ddp, 16)
+  end)
   it("goes on where all ranks leave the loop, with gradients under way", function()
     if size == 3 then return end -- whose last shards are not the same ones of each rank
     local ddp = nn.parallel.DataParallel(nn.Linear(2, 2))
