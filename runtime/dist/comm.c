@@ -18,6 +18,7 @@ struct gb_kept { struct gb_kept *next; void *memory; };
 /* {==== The job and its groups ==== */
 
 gb_status gb_comm_new(gb_context *context, const gb_transport *transport, double timeout, gb_comm **out) {
+  static atomic_uint_fast64_t jobs;
   gb_comm *comm = calloc(1, sizeof *comm);
   if (!comm) {
     gb_transport gone = *transport;
@@ -26,7 +27,8 @@ gb_status gb_comm_new(gb_context *context, const gb_transport *transport, double
   }
   *comm = (gb_comm){ .context = context, .job = comm, .transport = *transport, .rank = transport->rank,
                      .size = transport->size, .timeout = timeout,
-                     .local_rank = transport->local_rank < 0 ? transport->rank : transport->local_rank };
+                     .local_rank = transport->local_rank < 0 ? transport->rank : transport->local_rank,
+                     .serial = atomic_fetch_add(&jobs, 1) + 1 };
   comm->friends.before = comm->friends.after = &comm->friends;
   if (comm->size > 1) comm->pulse = gb_pulse_begin(&comm->transport);
   *out = comm;

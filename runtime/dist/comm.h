@@ -38,6 +38,7 @@ typedef struct gb_comm {
   int channel;                        /* of a group, which keeps its messages apart; 0: the job */
   char *fault;                        /* of a view: where failures are written, GB_FAULT_BYTES; else NULL */
   /* Of a job. */
+  uint64_t serial;                    /* from 1, of no other job of the process: a later one may get the same memory */
   gb_transport transport;             /* a job of one has none: its functions are NULL */
   atomic_bool broken, leaving;        /* leaving: tasks need not be waited for */
   gb_pulse *pulse;                    /* the heartbeat; NULL in a job of one */

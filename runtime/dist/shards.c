@@ -58,12 +58,13 @@ typedef struct hold { void **leaves; double weight; } hold;
 struct gb_shards {
   gb_context *context;
   int64_t shards;
-  const gb_comm *agreed;              /* the job that gb_shards_agree compared with */
+  uint64_t agreed;                    /* the serial number of the job that gb_shards_agree compared in; 0: none */
   double loss;
   unit *units;                        /* NULL: none yet */
   int n_units;
   int64_t begin, own;                 /* the first shard of this rank, and how many it has */
   gb_comm *comm;                      /* of the units; NULL: one process */
+  uint64_t job;                       /* its serial number, by which it is known once it may have been left; 0: none */
   int64_t *planted;                   /* the tensors that units were made for: how many parameters, then all kinds */
   spot *spots;                        /* where these lie */
   int n_planted;
@@ -130,6 +131,11 @@ static gb_tensor *tensor_at(const gb_shards *s, int i) {
   return i < s->n_parameters ? s->parameters[i] : s->buffers[i - s->n_parameters];
 }
 
+static uint64_t serial_of(const gb_comm *comm) { return comm ? comm->serial : 0; }
+
+/* Is the job of the units the one that is joined now? */
+static bool is_joined(const gb_shards *s) { return s->comm && s->job == serial_of(gb_dist_comm(s->context)); }
+
 /* What is held goes. */
 static void forget_held(gb_shards *s) {
   for (int64_t i = 0; s->held && i < s->own; i++) {
@@ -146,7 +152,7 @@ static void fell(gb_shards *s) {
   forget_held(s);
   for (int k = 0; k < s->n_units; k++) {
     gb_tree *tree = &s->units[k].tree;
-    if (tree->comm != gb_dist_comm(s->context)) tree->comm = NULL;
+    if (!is_joined(s)) tree->comm = NULL;
     gb_tree_free(tree);
   }
   void *const lists[] = { s->units, s->planted, s->spots };
@@ -163,7 +169,7 @@ static int64_t kind_of(const gb_tensor *t) { return t->numel << 6 | t->dtype; }
 /* Were the units made for these tensors, in this job? */
 static bool are_planted(const gb_shards *s, const gb_comm *comm) {
   int count = s->n_parameters + s->n_buffers, size = comm ? comm->size : 1, rank = comm ? comm->rank : 0;
-  bool same = s->units && s->comm == comm && s->n_planted == count + 1 && s->planted[0] == s->n_parameters;
+  bool same = s->units && s->job == serial_of(comm) && s->n_planted == count + 1 && s->planted[0] == s->n_parameters;
   same = same && s->begin == gb_tree_first(s->shards, size, rank) &&
       s->begin + s->own == gb_tree_first(s->shards, size, rank + 1);
   for (int i = 0; same && i < count; i++) same = s->planted[i + 1] == kind_of(tensor_at(s, i));
@@ -221,6 +227,7 @@ static gb_status make_units(gb_shards *s, gb_comm *comm) {
   if (s->spots) s->planted = gb_counted_alloc(s->context, (size_t)(count + 1) * sizeof *s->planted);
   if (!s->planted) return GB_EMEMORY;
   s->comm = comm;
+  s->job = serial_of(comm);
   s->begin = gb_tree_first(s->shards, size, rank);
   s->own = gb_tree_first(s->shards, size, rank + 1) - s->begin;
   lay_out(s);
@@ -435,7 +442,7 @@ gb_status gb_shards_begin(gb_shards *s, gb_tensor *const *parameters, int n_para
                                           "that loop first");
   if (samples < 1)
     return gb_fail(s->context, GB_ESHAPE, "DataParallel:shards: the batch has no samples");
-  if (comm && comm->size > 1 && s->agreed != comm)
+  if (comm && comm->size > 1 && s->agreed != comm->serial)
     return gb_fail(s->context, GB_ESTATE, "DataParallel:shards: the model was wrapped before gb.dist.init(); wrap it "
                                           "after that, so that all ranks begin with the same weights");
   comm = comm && comm->size > 1 ? comm : NULL;
@@ -465,7 +472,7 @@ void gb_shards_abandon(gb_shards *s) {
   for (int i = 0; i < s->n_buffers; i++)
     if (gb_tensor_version(s->buffers[i]) != s->versions[i])
       (void)gb_dist_write(s->buffers[i], gb_lane_dtype((gb_dtype)s->buffers[i]->dtype), s->values[i]);
-  if (s->comm && s->comm == gb_dist_comm(s->context) && s->comm->broken) fell(s); /* messages may reach the trees */
+  if (is_joined(s) && s->comm->broken) fell(s); /* messages may reach the trees */
   forget_held(s);
   let_go(s);
 }
@@ -941,7 +948,7 @@ static gb_status finish(gb_shards *s) {
 
 /* Is the job that the round began in still joined? */
 static gb_status check_job(gb_shards *s) {
-  if (!s->comm || s->comm == gb_dist_comm(s->context)) return GB_OK;
+  if (!s->comm || is_joined(s)) return GB_OK;
   return gb_fail(s->context, GB_ESTATE, "DataParallel:shards: the job was left in the loop over shards; call "
                                         "gb.dist.finalize() after it");
 }
@@ -1036,7 +1043,7 @@ gb_status gb_shards_agree(gb_shards *s, gb_tensor *const *tensors, const char *c
   GB_TRY(gb_comm_begin(comm, "DataParallel"));
   gb_status status = compare(s, comm, fingerprint(tensors, names, count, s->shards));
   if (status == GB_OK) status = adopt(s, comm, tensors, count);
-  if (status == GB_OK) s->agreed = comm;
+  if (status == GB_OK) s->agreed = comm->serial;
   return gb_comm_end(comm, status);
 }
 

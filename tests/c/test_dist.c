@@ -281,12 +281,41 @@ static void leave_early(rank_job *job) {
   gb_shards_free(s);
 }
 
+enum { JOBS = 8 };
+
+/* A model of an earlier job is not one of the next, wherever that one lies in memory. */
+static void join_again(rank_job *job) {
+  gb_local_world *const *worlds = job->what;
+  for (int i = 0; i < JOBS; i++) {
+    gb_launch launch = { -1, -1, -1, 60 };
+    gb_transport transport;
+    gb_shards *s = NULL;
+    EXPECT(job, gb_shards_new(job->context, &(gb_shards_options){ 8, true, false }, &s) == GB_OK);
+    EXPECT(job, gb_shards_agree(s, NULL, NULL, 0) == GB_OK);
+    gb_dist_finalize(job->context, true);
+    gb_local_transport(worlds[i], job->rank, &transport);
+    gb_dist_give(job->context, &transport);
+    EXPECT(job, gb_dist_init(job->context, &launch) == GB_OK);
+    EXPECT(job, gb_shards_begin(s, NULL, 0, NULL, 0, 8, false) == GB_ESTATE);
+    gb_shards_abandon(s);
+    gb_shards_free(s);
+  }
+}
+
+static void test_join_again(void) {
+  gb_local_world *worlds[JOBS];
+  for (int i = 0; i < JOBS; i++) worlds[i] = gb_local_open(2);
+  CHECK(run_ranks(contexts, 2, 60, join_again, worlds) == 0);
+  for (int i = 0; i < JOBS; i++) gb_local_close(worlds[i]);
+}
+
 static void test_limits(void) {
   test_stop();
   test_stopped_sum();
   test_counted_shards();
   for (const char *what = "tar"; *what; what++) CHECK(run_ranks(contexts, 2, 60, crowded, what) == 0);
   CHECK(run_ranks(contexts, 2, 60, leave_early, NULL) == 0);
+  test_join_again();
 }
 
 /* ====} */
