@@ -30,8 +30,9 @@
 
 enum { CONTROL, LOSSES, INTEGERS, BUFFERS32, BUFFERS64, BUCKETS };
 
-/* Of CONTROL. UNSTEADY: a gradient changed after it was final; SPOILED: and its bucket had gone out. */
-enum { NEXT_OFFSET, TAG_SCALER, TAG_UPDATE, UNSTEADY, SPOILED, CONTROLS };
+/* Of CONTROL. UNSTEADY: a gradient changed after it was final; SPOILED: and its bucket had gone out. LEFT: 1
+ * above a rank that abandoned the round. */
+enum { NEXT_OFFSET, TAG_SCALER, TAG_UPDATE, UNSTEADY, SPOILED, LEFT, CONTROLS };
 /* What must be the same: each stands twice, as the number and its complement, whose maxima tell whether all agree. */
 enum { SEED, OFFSET, SAMPLES, SHARDS, HOLDS, SAME_COUNT };
 /* Of LOSSES. */
@@ -74,12 +75,14 @@ struct gb_shards {
   int channel;                        /* of its messages */
   bool is_free;                       /* gradients are summed by the transport */
   bool observes, overlaps;            /* buckets may go out early once that was seen to be safe; and they do */
+  gb_comm_friend left;                /* where this was freed while a task of it ran */
   gb_leaf_watch watch;
   int64_t same[2 * SAME_COUNT];
   bool disagrees;                     /* set by the first task, for those after it */
   gb_task first, last;                /* of what must be the same, and of all but the buckets */
   bool first_began, last_began;
-  int out;                            /* the next bucket to go out */
+  bool complete;                      /* this rank has begun all exchanges of the round */
+  int out, rest;                      /* the next bucket to go out; and when the round was abandoned */
   bool unsteady, spoiled;
   entry *sorted;                      /* the parameters */
   note *noted;                        /* of each parameter */
@@ -153,6 +156,7 @@ static void fell(gb_shards *s) {
   for (int k = 0; k < s->n_units; k++) {
     gb_tree *tree = &s->units[k].tree;
     if (!is_joined(s)) tree->comm = NULL;
+    gb_comm_free(tree->comm, s->units[k].leaf);
     gb_tree_free(tree);
   }
   void *const lists[] = { s->units, s->planted, s->spots };
@@ -311,13 +315,27 @@ static void let_go(gb_shards *s) {
   s->open = s->runs = false;
 }
 
+static void free_units(gb_shards *s) {
+  fell(s);
+  gb_counted_free(s);
+}
+
+/* The job is left, and so its tasks are done. */
+static void free_late(gb_comm_friend *it) { free_units((gb_shards *)((char *)it - offsetof(gb_shards, left))); }
+
+/* Nobody waits for what tells the others that a round was abandoned, which they may never come to: it goes with the
+ * job. */
 void gb_shards_free(gb_shards *s) {
   if (!s) return;
-  (void)await_all(s, false);
-  let_go(s);
-  fell(s);
   gb_context *context = s->context;
-  gb_counted_free(s);
+  if (is_joined(s) && !s->open && s->last_began && !atomic_load(&s->last.done)) {
+    s->left.left = free_late;
+    gb_comm_befriend(s->comm, &s->left);
+  } else {
+    (void)await_all(s, false);
+    let_go(s);
+    free_units(s);
+  }
   gb_context_release(context);
 }
 
@@ -446,6 +464,7 @@ gb_status gb_shards_begin(gb_shards *s, gb_tensor *const *parameters, int n_para
     return gb_fail(s->context, GB_ESTATE, "DataParallel:shards: the model was wrapped before gb.dist.init(); wrap it "
                                           "after that, so that all ranks begin with the same weights");
   comm = comm && comm->size > 1 ? comm : NULL;
+  (void)await_all(s, false); /* the end of a round that was abandoned */
   if (comm) GB_TRY(gb_comm_begin(comm, "DataParallel:shards"));
   gb_status status = prepare(s, comm, parameters, n_parameters, buffers, n_buffers);
   if (status != GB_OK) return let_go(s), status;
@@ -457,24 +476,11 @@ gb_status gb_shards_begin(gb_shards *s, gb_tensor *const *parameters, int n_para
   if (!s->held) s->tag = (gb_grad_tag){ 0, 0 }, s->tagged = false;
   s->open = true;
   s->out = BUCKETS;
-  s->unsteady = s->spoiled = false;
+  s->unsteady = s->spoiled = s->complete = false;
   for (int k = BUCKETS; k < s->n_units; k++) s->units[k].waits = 0;
   for (int i = 0; i < s->n_parameters; i++) s->units[s->spots[i].unit].waits++;
   if (s->comm) s->comm->step++, begin_comparing(s);
   return GB_OK;
-}
-
-void gb_shards_abandon(gb_shards *s) {
-  if (!s->open) return;
-  (void)await_all(s, false);
-  gb_set_rng_state(s->context, s->seed, s->offset);
-  for (int i = 0; i < s->n_parameters; i++) (void)gb_tensor_set_grad(s->parameters[i], s->before[i]);
-  for (int i = 0; i < s->n_buffers; i++)
-    if (gb_tensor_version(s->buffers[i]) != s->versions[i])
-      (void)gb_dist_write(s->buffers[i], gb_lane_dtype((gb_dtype)s->buffers[i]->dtype), s->values[i]);
-  if (is_joined(s) && s->comm->broken) fell(s); /* messages may reach the trees */
-  forget_held(s);
-  let_go(s);
 }
 
 /* ====} */
@@ -614,7 +620,8 @@ static gb_status take_buffer(gb_shards *s, int i) {
 }
 
 static void fill_control(const gb_shards *s, int64_t *control) {
-  const int64_t values[CONTROLS] = { (int64_t)s->next_offset, s->tag.scaler, s->tag.update, s->unsteady, s->spoiled };
+  const int64_t values[CONTROLS] = { (int64_t)s->next_offset, s->tag.scaler, s->tag.update, s->unsteady, s->spoiled,
+                                    0 };
   memcpy(control, values, sizeof values);
 }
 
@@ -753,6 +760,11 @@ static gb_status add_leaf(gb_shards *s) {
 static gb_status check_control(gb_shards *s) {
   const int64_t *control = s->units[CONTROL].sum;
   gb_grad_tag tag = { (uint32_t)control[TAG_SCALER], (uint32_t)control[TAG_UPDATE] };
+  if (control[LEFT]) {
+    s->comm->together = true;
+    return gb_fail(s->context, GB_ESTATE, "DataParallel:shards: rank %lld left the loop over shards before its end, "
+                                          "by an error or a break", (long long)control[LEFT] - 1);
+  }
   if (s->tagged && (s->tag.scaler != tag.scaler || s->tag.update != tag.update))
     return gb_fail(s->context, GB_ESTATE, "DataParallel:shards: rank %d has scaled its loss by another scaler than "
                                           "another rank, or after another number of updates", s->comm->rank);
@@ -883,7 +895,7 @@ static gb_status send_bucket(gb_shards *s) {
 static gb_status sum_up(gb_shards *s) {
   while (!s->holds && s->out < s->n_units) GB_TRY(send_bucket(s));
   if (!s->comm) return sum_others(s, NULL);
-  s->last_began = true;
+  s->last_began = s->complete = true;
   begin_task(s, &s->last, run_others);
   gb_status status = await_all(s, true);
   s->comm->together = s->first.view.together;
@@ -914,6 +926,57 @@ static gb_status note_final(void *user, gb_tensor *leaf) {
     while (status == GB_OK && s->out < s->n_units && !s->units[s->out].waits) status = send_bucket(s);
   }
   return status;
+}
+
+/* ----} */
+
+/* {---- a round that is abandoned ---- */
+
+/* The unit is exchanged with zeros, and word of who left. */
+static gb_status sum_blank(unit *u, gb_comm *view) {
+  gb_shards *s = u->of;
+  gb_status status = GB_OK;
+  u->tree.comm = view;
+  gb_tree_reset(&u->tree);
+  for (int64_t shard = s->begin; shard <= last_shard(s) && status == GB_OK; shard++) {
+    status = need_leaf(u);
+    if (status != GB_OK) break;
+    memset(u->leaf, 0, gb_lane_bytes(&u->lane));
+    if (u == &s->units[CONTROL]) ((int64_t *)u->leaf)[LEFT] = view->rank + 1;
+    if (shard < last_shard(s)) status = plant_leaf(u, shard);
+  }
+  if (status == GB_OK) return sum_unit(u, view);
+  u->tree.comm = s->comm;
+  return status;
+}
+
+/* What this rank has not exchanged yet, in the order of the others. */
+static gb_status run_rest(gb_task *task) {
+  gb_shards *s = (gb_shards *)((char *)task - offsetof(gb_shards, last));
+  for (int k = s->rest; !s->holds && k < s->n_units; k++) GB_TRY(sum_blank(&s->units[k], &task->view));
+  for (int k = CONTROL; k < (s->holds ? INTEGERS : BUCKETS); k++) GB_TRY(sum_blank(&s->units[k], &task->view));
+  return GB_OK;
+}
+
+/* The others come to the end of their round, where they learn of it; nobody waits for them here. */
+static void tell_others(gb_shards *s) {
+  s->last_began = s->complete = true;
+  begin_task(s, &s->last, run_rest);
+}
+
+void gb_shards_abandon(gb_shards *s) {
+  if (!s->open) return;
+  s->rest = s->out;
+  (void)await_all(s, false);
+  gb_set_rng_state(s->context, s->seed, s->offset);
+  for (int i = 0; i < s->n_parameters; i++) (void)gb_tensor_set_grad(s->parameters[i], s->before[i]);
+  for (int i = 0; i < s->n_buffers; i++)
+    if (gb_tensor_version(s->buffers[i]) != s->versions[i])
+      (void)gb_dist_write(s->buffers[i], gb_lane_dtype((gb_dtype)s->buffers[i]->dtype), s->values[i]);
+  if (is_joined(s) && s->comm->broken) fell(s); /* messages may reach the trees */
+  forget_held(s);
+  let_go(s);
+  if (is_joined(s) && !s->comm->broken && !s->disagrees && !s->complete) tell_others(s);
 }
 
 /* ----} */

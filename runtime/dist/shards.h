@@ -36,7 +36,8 @@ gb_status gb_shards_begin(gb_shards *s, gb_tensor *const *parameters, int n_para
 /* The shard before has run; the samples of the next one of this rank, from 0. count 0: the round has ended. */
 gb_status gb_shards_next(gb_shards *s, int64_t *first, int64_t *count);
 /* End a round that cannot be finished: the random stream, buffers and earlier gradients are what they were, and what
- * is held is forgotten. The other ranks are not told. Nothing where no round is open. */
+ * is held is forgotten. The other ranks are told at the end of their round, which fails on all of them, and the job
+ * stays whole: a task sees to that, for which the next round waits. Nothing where no round is open. */
 void gb_shards_abandon(gb_shards *s);
 
 bool gb_shards_is_open(const gb_shards *s);
