@@ -281,6 +281,28 @@ static void leave_early(rank_job *job) {
   gb_shards_free(s);
 }
 
+/* Rank 1 abandons its round, and frees the shards at once: rank 0 is told, and the job stays whole. */
+static void abandon(rank_job *job) {
+  gb_shards *s = NULL;
+  int64_t first, count, n = 100;
+  size_t before = job->context->budget.used;
+  gb_tensor *parameter = NULL;
+  EXPECT(job, gb_tensor_new(job->context, GB_FLOAT32, 1, &n, (gb_device){ GB_CPU, 0 }, &parameter) == GB_OK);
+  EXPECT(job, gb_tensor_set_requires_grad(parameter, true) == GB_OK);
+  EXPECT(job, gb_shards_new(job->context, &(gb_shards_options){ 2, true, false }, &s) == GB_OK);
+  EXPECT(job, gb_shards_agree(s, NULL, NULL, 0) == GB_OK);
+  EXPECT(job, gb_shards_begin(s, &parameter, 1, NULL, 0, 8, false) == GB_OK);
+  EXPECT(job, gb_shards_next(s, &first, &count) == GB_OK && count == 4);
+  if (job->rank == 1) gb_shards_abandon(s);
+  else EXPECT(job, gb_shards_next(s, &first, &count) == GB_ESTATE);
+  EXPECT(job, job->rank == 1 || strstr(gb_error(job->context), "rank 1 left the loop"));
+  gb_shards_free(s);
+  gb_tensor_release(parameter);
+  EXPECT(job, gb_comm_begin(job->comm, "dist.barrier") == GB_OK && gb_comm_barrier(job->comm) == GB_OK);
+  gb_dist_finalize(job->context, true);
+  EXPECT(job, job->context->budget.used == before);
+}
+
 enum { JOBS = 8 };
 
 /* A model of an earlier job is not one of the next, wherever that one lies in memory. */
@@ -315,6 +337,7 @@ static void test_limits(void) {
   test_counted_shards();
   for (const char *what = "tar"; *what; what++) CHECK(run_ranks(contexts, 2, 60, crowded, what) == 0);
   CHECK(run_ranks(contexts, 2, 60, leave_early, NULL) == 0);
+  CHECK(run_ranks(contexts, 2, 60, abandon, NULL) == 0);
   test_join_again();
 }
 
