@@ -186,9 +186,9 @@ static gb_status check_transposed(gb_op_call *call, int at, const lists *l, int6
                         x[1]);
   GB_TRY(check_bias(call, gb_size_times(w[1], groups)));
   for (int i = at; i < 3; i++) {
-    if (l->after[i] >= l->stride[i])
+    if (l->after[i] >= l->stride[i] && l->after[i] >= l->dilation[i])
       return gb_call_fail(call, GB_EINVAL, "output_padding is %" PRId64 "; it must be smaller than stride, which is %"
-                          PRId64, l->after[i], l->stride[i]);
+                          PRId64 ", or than dilation, which is %" PRId64, l->after[i], l->stride[i], l->dilation[i]);
     out[i] = transposed_size(x[2 + i - at], w[2 + i - at], l, i);
     if (out[i] <= 0 || out[i] > GB_CONV_LIMIT)
       return gb_call_fail(call, GB_ESHAPE, "the result would have size %" PRId64 " along dimension %d (input %s, "
@@ -201,6 +201,12 @@ static gb_status check_transposed(gb_op_call *call, int at, const lists *l, int6
 /* The transposed convolution of images by weight, of the two last dimensions. */
 static gb_tensor *transposed(gb_chain *chain, gb_tensor *x, gb_tensor *weight, const lists *l, const gb_attr *groups,
                              const int64_t out[3]) {
+  for (int i = 1; i < 3 && chain->status == GB_OK; i++) { /* a stride or more at the end: places of x that are 0 */
+    int64_t shape[4] = { x->shape[0], x->shape[1], x->shape[2], x->shape[3] };
+    if ((shape[1 + i] = l->after[i] / l->stride[i]) == 0) continue;
+    gb_tensor *parts[] = { x, gb_chain_full(chain, (gb_dtype)x->dtype, 4, shape, gb_tensor_device(x), 0) };
+    x = GB_CHAIN(chain, cat, .xs = parts, .count = 2, .dim = gb_attr_int(1 + i));
+  }
   if (chain->status != GB_OK) return NULL;
   const int64_t channels = gb_size_times(weight->shape[1], groups->integer);
   const int64_t shape[4] = { x->shape[0], channels, out[1], out[2] };

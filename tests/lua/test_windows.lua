@@ -66,10 +66,25 @@ describe("convolutions", function()
       expect(y):to_equal_bits(F["conv_transpose" .. dims .. "d"](x, layer.weight, layer.bias, options))
       for d = 3, x.ndim do expect(y:size(d)):to_be(2 * x:size(d)) end
     end)
+    it("ConvTranspose" .. dims .. "d takes an output_padding of a stride and more below the dilation", function()
+      local f, w = F["conv_transpose" .. dims .. "d"], gb.randn { 4, 2, table.unpack({ 3, 2, 2 }, 1, dims) }
+      for padding = 0, 1 do
+        local longer = f(x, w, nil, { stride = 2, dilation = 4, padding = padding, output_padding = 3 })
+        local want = f(x, w, nil, { stride = 2, dilation = 4 })
+        for d = 3, x.ndim do -- zeros at the end, less the padding at both
+          local shape = want.shape
+          shape[d] = 3
+          want = gb.cat({ want, gb.zeros(shape) }, d)
+          want = want:narrow(d, padding + 1, want:size(d) - 2 * padding)
+        end
+        expect(longer):to_be_close(want, 1e-5)
+      end
+    end)
     it("ConvTranspose" .. dims .. "d says what does not fit", function()
       local f = F["conv_transpose" .. dims .. "d"]
       local w = nn["ConvTranspose" .. dims .. "d"](4, 2, 3).weight
       expect(function() f(x, w, nil, { output_padding = 1 }) end):to_fail("output_padding is 1; it must be smaller")
+      expect(function() f(x, w, nil, { output_padding = 3, stride = 2, dilation = 3 }) end):to_fail("must be smaller")
       expect(function() f(x:narrow(2, 1, 3), w) end):to_fail("weight expects 4 input channels, input has 3")
       expect(function() f(x, w, gb.ones(3)) end):to_fail("bias has shape 3, weight makes 2 channels")
       expect(function() f(x, w, nil, { padding = 40 }) end):to_fail("use less padding")
