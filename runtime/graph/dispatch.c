@@ -422,7 +422,9 @@ static gb_status copy_back(road *r) {
   gb_op_call *call = &r->call;
   gb_tensor *result = call->out[0];
   call->out[0] = NULL;
-  gb_status status = gb_apply_(call->context, GB_OP_copy, (gb_tensor *[]){ call->in[0], result }, 2, NULL);
+  gb_status status = gb_call_fits_in_place(call, (gb_dtype)result->dtype);
+  if (status == GB_OK)
+    status = gb_apply_(call->context, GB_OP_copy, (gb_tensor *[]){ call->in[0], result }, 2, NULL);
   gb_tensor_release(result);
   return status;
 }

@@ -13,6 +13,14 @@
 /* The name that the signature gives an input. */
 static const char *input_name(const gb_op_call *call, int input) { return gb_op_input(call->info, input)->name; }
 
+gb_status gb_call_fits_in_place(const gb_op_call *call, gb_dtype dtype) {
+  gb_dtype to = (gb_dtype)(*call->in)->dtype;
+  if (gb_dtype_category(dtype) <= gb_dtype_category(to)) return GB_OK;
+  return gb_call_fail(call, GB_EDTYPE, "in place, a result of %s cannot be stored in a tensor of %s; use the form "
+                                       "without '_', or x:to('%s') first",
+                      gb_dtype_name(dtype), gb_dtype_name(to), gb_dtype_name(dtype));
+}
+
 /* The result of an in-place call is its first input itself: it must have the result's shape, and a dtype that the
  * result can be rounded to. */
 static gb_status output_in_place(gb_op_call *call, int ndim, const int64_t *shape, gb_dtype dtype) {
@@ -22,10 +30,7 @@ static gb_status output_in_place(gb_op_call *call, int ndim, const int64_t *shap
     return gb_call_fail(call, GB_ESHAPE, "in place, the result has shape %s but the tensor it goes into has %s; use "
                                          "the form without '_'",
                         gb_shape_text(ndim, shape, a, sizeof a), gb_shape_text(to->ndim, to->shape, b, sizeof b));
-  if (gb_dtype_category(dtype) > gb_dtype_category((gb_dtype)to->dtype))
-    return gb_call_fail(call, GB_EDTYPE, "in place, a result of %s cannot be stored in a tensor of %s; use the form "
-                                         "without '_', or x:to('%s') first",
-                        gb_dtype_name(dtype), gb_dtype_name((gb_dtype)to->dtype), gb_dtype_name(dtype));
+  GB_TRY(gb_call_fits_in_place(call, dtype));
   for (int d = 0; d < ndim; d++)
     if (to->numel && to->stride[d] == 0 && shape[d] > 1)
       return gb_call_fail(call, GB_EINVAL, "in place, the tensor is expanded along dim %d, so that elements share "

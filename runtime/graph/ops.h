@@ -143,6 +143,8 @@ gb_status gb_call_output_like(gb_op_call *call, int i, const gb_tensor *like, gb
 /* As gb_call_output with strides (dense in some order of the dims). */
 gb_status gb_call_output_strided(gb_op_call *call, int i, int ndim, const int64_t *shape, const int64_t *strides,
                                  gb_dtype dtype);
+/* Can a result of dtype be stored in the tensor that an in-place call goes into? */
+gb_status gb_call_fits_in_place(const gb_op_call *call, gb_dtype dtype);
 /* Output i is input x itself; where a node is recorded, a view of it, so that x keeps its own history. */
 gb_status gb_call_output_alias(gb_op_call *call, int i, gb_tensor *x);
 /* The dtype that a floating result has: call->result if set, else `natural`. */

@@ -157,6 +157,18 @@ describe("parts that differ", function()
   end)
 end)
 
+describe("composed ops in place", function()
+  it("refuse a result that the tensor's dtype cannot hold", function()
+    local x = gb.tensor({ 7 }, { dtype = "int32" })
+    local why = "in place, a result of float32 cannot be stored in a tensor of int32"
+    expect(function() x:add_(gb.tensor { 1.25 }, { alpha = 2 }) end):to_fail(why)
+    expect(function() x:div_(gb.tensor { 0.0 }, { rounding_mode = "floor" }) end):to_fail(why)
+    same(x:tolist(), { 7 })
+    same(x:add_(gb.tensor({ 2 }, { dtype = "int32" }), { alpha = 2 }):tolist(), { 11 })
+    same(gb.tensor({ 7.0 }):add_(gb.tensor({ 2 }), { alpha = 2 }):tolist(), { 11.0 })
+  end)
+end)
+
 describe("running products", function()
   it("have the true gradient beside zeros, once and twice", function()
     local x = gb.tensor({ 2.0, 0.0, 3.0, 0.0, 5.0 }, { dtype = "float64" })
