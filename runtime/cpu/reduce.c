@@ -12,7 +12,7 @@
 
 #include "cpu/cpu.h"
 #include "base/math.h"
-#include "cpu/rows.h"
+#include "cpu/scratch.h"
 #include "cpu/walk.h"
 #include "ops/reduce.h"
 
@@ -500,9 +500,7 @@ typedef struct search {
   bool smallest;
   gb_rows rows;
   gb_row_plan plan;
-  gb_threads *threads;
-  char *buffers;
-  size_t buffer_bytes;
+  gb_scratch scratch;
   char *values;                    /* one lane per row, or NULL */
   int64_t *indices;                /* one per row */
 } search;
@@ -535,7 +533,7 @@ static int64_t find_largest(gb_lane lane, const void *x, int64_t n) {
 
 static void search_rows(void *arg, int64_t chunk) {
   const search *s = arg;
-  char *x = s->buffers + s->buffer_bytes * (size_t)gb_threads_current(s->threads);
+  char *x = gb_scratch_room_of(&s->scratch, chunk);
   int64_t n = s->rows.length, first = chunk * s->plan.chunk, end = first + s->plan.chunk;
   size_t bytes = gb_lane_bytes(s->lane);
   if (end > s->rows.count) end = s->rows.count;
@@ -555,13 +553,10 @@ static void search_rows(void *arg, int64_t chunk) {
 static gb_status search_all(gb_op_call *call, search *s, gb_rows rows) {
   s->rows = rows;
   s->plan = gb_row_plan_for(&s->rows);
-  s->threads = call->context->threads;
-  s->buffer_bytes = gb_lane_bytes(s->lane) * (size_t)(s->plan.batch * s->rows.length);
-  gb_block *scratch = gb_cpu_scratch(call, s->buffer_bytes * (size_t)gb_threads_count(s->threads));
-  if (!scratch) return GB_EMEMORY;
-  s->buffers = gb_block_data(scratch);
+  size_t room_bytes = gb_lane_bytes(s->lane) * (size_t)(s->plan.batch * s->rows.length);
+  GB_TRY(gb_scratch_open_chunks(call, 0, room_bytes, s->plan.chunks, &s->scratch));
   gb_parallel(call, s->plan.chunks, search_rows, s);
-  gb_cpu_scratch_free(call, scratch);
+  gb_scratch_close(call, &s->scratch);
   return GB_OK;
 }
 
@@ -648,9 +643,7 @@ typedef struct scan {
   gb_rows x, out;
   gb_row_plan plan;
   bool together;
-  gb_threads *threads;
-  char *buffers;
-  size_t buffer_bytes;
+  gb_scratch scratch;
 } scan;
 
 /* Rows side by side that go on together, at least and at most: a page of float32. And rows in lanes whose chains go on
@@ -708,7 +701,7 @@ static int64_t side_by_side(const gb_rows *x, const gb_rows *out) {
 
 static void scan_rows(void *arg, int64_t chunk) {
   const scan *s = arg;
-  char *x = s->buffers + s->buffer_bytes * (size_t)gb_threads_current(s->threads);
+  char *x = gb_scratch_room_of(&s->scratch, chunk);
   if (s->together) {
     const int64_t wide = s->x.size[s->x.n - 1], parts = (wide + SCANNED_TOGETHER - 1) / SCANNED_TOGETHER,
         at = chunk % parts * SCANNED_TOGETHER;
@@ -736,14 +729,12 @@ static gb_status cumsum(gb_op_call *call) {
   s.together = beside >= LEAST_TOGETHER;
   s.plan = gb_row_plan_for(&s.x);
   if (!s.together && s.plan.batch < CHAINS && s.x.length <= GB_SHORT_ROW) s.plan.batch = CHAINS;
-  s.threads = call->context->threads;
-  s.buffer_bytes = 8 * (size_t)(s.together ? 2 * SCANNED_TOGETHER : s.plan.batch * s.x.length);
-  gb_block *scratch = gb_cpu_scratch(call, s.buffer_bytes * (size_t)gb_threads_count(s.threads));
-  if (!scratch) return GB_EMEMORY;
-  s.buffers = gb_block_data(scratch);
   int64_t parts = (beside + SCANNED_TOGETHER - 1) / SCANNED_TOGETHER;
-  gb_parallel(call, s.together ? s.x.count / beside * parts : s.plan.chunks, scan_rows, &s);
-  gb_cpu_scratch_free(call, scratch);
+  int64_t chunks = s.together ? s.x.count / beside * parts : s.plan.chunks;
+  size_t room_bytes = 8 * (size_t)(s.together ? 2 * SCANNED_TOGETHER : s.plan.batch * s.x.length);
+  GB_TRY(gb_scratch_open_chunks(call, 0, room_bytes, chunks, &s.scratch));
+  gb_parallel(call, chunks, scan_rows, &s);
+  gb_scratch_close(call, &s.scratch);
   return GB_OK;
 }
 

@@ -3,7 +3,7 @@
  * A row is brought into float64 (or int64), gone through once and rounded on the way out, so a product of 16-bit
  * floats is rounded once. Work is cut into rows by shape, so any number of threads gives the same bits. */
 #include "cpu/cpu.h"
-#include "cpu/rows.h"
+#include "cpu/scratch.h"
 #include "cpu/walk.h"
 
 /* {==== rows ==== */
@@ -15,14 +15,12 @@ typedef struct job {
   bool reads_other, has_other, largest;
   void (*row)(const struct job *j, void *x, void *other, int64_t n);
   gb_row_plan plan;
-  gb_threads *threads;
-  char *buffers;
-  size_t buffer_bytes;         /* of one of the two that a thread has */
+  gb_scratch scratch;          /* rooms of two buffers */
 } job;
 
 static void run_rows(void *arg, int64_t chunk) {
   const job *j = arg;
-  char *x = j->buffers + 2 * j->buffer_bytes * (size_t)gb_threads_current(j->threads), *other = x + j->buffer_bytes;
+  char *x = gb_scratch_room_of(&j->scratch, chunk), *other = x + j->scratch.room_bytes / 2;
   gb_lane lane = j->reads_other ? j->lane : GB_LANE_I64;
   int64_t n = j->x.length, first = chunk * j->plan.chunk, end = first + j->plan.chunk;
   if (end > j->x.count) end = j->x.count;
@@ -39,13 +37,9 @@ static void run_rows(void *arg, int64_t chunk) {
 static gb_status run(gb_op_call *call, job *j) {
   if (j->x.count * j->x.length == 0) return GB_OK;
   j->plan = gb_row_plan_for(&j->x);
-  j->threads = call->context->threads;
-  j->buffer_bytes = 8 * (size_t)(j->plan.batch * j->x.length);
-  gb_block *scratch = gb_cpu_scratch(call, 2 * j->buffer_bytes * (size_t)gb_threads_count(j->threads));
-  if (!scratch) return GB_EMEMORY;
-  j->buffers = gb_block_data(scratch);
+  GB_TRY(gb_scratch_open_chunks(call, 0, 2 * 8 * (size_t)(j->plan.batch * j->x.length), j->plan.chunks, &j->scratch));
   gb_parallel(call, j->plan.chunks, run_rows, j);
-  gb_cpu_scratch_free(call, scratch);
+  gb_scratch_close(call, &j->scratch);
   return GB_OK;
 }
 

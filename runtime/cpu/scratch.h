@@ -1,5 +1,5 @@
-/* cpu/scratch.h - working memory of a kernel: bytes that all chunks share, and a room of its own for each thread; sums
- * kept in parts. */
+/* cpu/scratch.h - working memory of a kernel: bytes that all chunks share, and a room of its own for each thread, or
+ * for each chunk where there are fewer of those; sums kept in parts. */
 #ifndef GB_CPU_SCRATCH_H
 #define GB_CPU_SCRATCH_H
 
@@ -10,6 +10,7 @@ typedef struct gb_scratch {
   char *shared, *rooms;
   size_t room_bytes;
   const gb_threads *threads;
+  bool by_chunk;               /* a room for each chunk */
 } gb_scratch;
 
 /* Take `bytes` of a block that is being laid out, aligned for vectors; returns where they begin. */
@@ -25,7 +26,7 @@ static inline gb_status gb_scratch_open_rooms(gb_op_call *call, size_t shared, s
   gb_block *block = gb_cpu_scratch(call, shared + room_bytes * rooms);
   if (!block) return GB_EMEMORY;
   char *data = gb_block_data(block);
-  *out = (gb_scratch){ block, data, data + shared, room_bytes, call->context->threads };
+  *out = (gb_scratch){ block, data, data + shared, room_bytes, call->context->threads, false };
   return GB_OK;
 }
 
@@ -37,6 +38,22 @@ static inline gb_status gb_scratch_open(gb_op_call *call, size_t shared, size_t 
 /* The room of the running thread. */
 static inline char *gb_scratch_room(const gb_scratch *s) { return s->rooms + s->room_bytes *
                                                            (size_t)gb_threads_current(s->threads); }
+
+/* Rooms for so many chunks: one for each thread, or for each chunk where there are fewer of those. Rooms for long rows
+ * are large, and such rows few. */
+static inline gb_status gb_scratch_open_chunks(gb_op_call *call, size_t shared, size_t room_bytes, int64_t chunks,
+                                               gb_scratch *out) {
+  const int64_t threads = gb_threads_count(call->context->threads);
+  const bool by_chunk = chunks < threads;
+  GB_TRY(gb_scratch_open_rooms(call, shared, room_bytes, (size_t)(by_chunk ? chunks : threads), out));
+  out->by_chunk = by_chunk;
+  return GB_OK;
+}
+
+/* The room of a chunk that runs, where there are rooms for chunks. */
+static inline char *gb_scratch_room_of(const gb_scratch *s, int64_t chunk) {
+  return s->by_chunk ? s->rooms + s->room_bytes * (size_t)chunk : gb_scratch_room(s);
+}
 
 static inline void gb_scratch_close(gb_op_call *call, gb_scratch *s) { gb_cpu_scratch_free(call, s->block); }
 

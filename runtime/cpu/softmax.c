@@ -5,7 +5,7 @@
  * cache between the passes over it (largest element, exponentials and their sum, scaling). */
 #include <math.h>
 
-#include "cpu/rows.h"
+#include "cpu/scratch.h"
 #include "cpu/nontemporal.h"
 #include "cpu/walk.h"
 #include "cpu/wide.h"
@@ -22,8 +22,7 @@ typedef struct softmax_job {
   bool streams;
   gb_rows first, second, out;      /* second: y, in backward */
   gb_row_plan plan;
-  gb_threads *threads;
-  char *buffers;                   /* three batches of rows per thread */
+  gb_scratch scratch;              /* rooms of three batches of rows */
   size_t buffer_bytes;             /* of one batch */
   row_kernel *row;
 } softmax_job;
@@ -152,8 +151,7 @@ static const char *rows_in(const softmax_job *job, const gb_rows *rows, int64_t 
 
 static void run_rows(void *arg, int64_t chunk) {
   const softmax_job *job = arg;
-  char *room = job->buffers + 3 * job->buffer_bytes * (size_t)gb_threads_current(job->threads),
-      *room_out = room + 2 * job->buffer_bytes;
+  char *room = gb_scratch_room_of(&job->scratch, chunk), *room_out = room + 2 * job->buffer_bytes;
   int64_t n = job->out.length, first = chunk * job->plan.chunk, end = first + job->plan.chunk;
   size_t bytes = gb_dtype_bytes(job->dtype) * (size_t)n;
   if (end > job->out.count) end = job->out.count;
@@ -192,12 +190,9 @@ static gb_status run(gb_op_call *call, row_kernel *row, const gb_tensor *x, cons
       (size_t)out->numel * job.out.bytes >= GB_NONTEMPORAL_BYTES;
   job.plan = gb_row_plan_for(&job.out);
   job.buffer_bytes = gb_lane_bytes(job.lane) * (size_t)(job.plan.batch * job.out.length);
-  job.threads = call->context->threads;
-  gb_block *scratch = gb_cpu_scratch(call, 3 * job.buffer_bytes * (size_t)gb_threads_count(job.threads));
-  if (!scratch) return GB_EMEMORY;
-  job.buffers = gb_block_data(scratch);
+  GB_TRY(gb_scratch_open_chunks(call, 0, 3 * job.buffer_bytes, job.plan.chunks, &job.scratch));
   gb_parallel(call, job.plan.chunks, run_rows, &job);
-  gb_cpu_scratch_free(call, scratch);
+  gb_scratch_close(call, &job.scratch);
   return GB_OK;
 }
 

@@ -3,6 +3,7 @@
  * A line's elements become integer keys in the order of the values (NaN the largest, -0 equal to 0), paired with their
  * positions; pairs are all different, so that their order is stable and topk is unique. Descending order is ascending
  * order of the inverted keys. Keys of up to 32 bits share a word with their position. */
+#include "cpu/scratch.h"
 #include "cpu/walk.h"
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -132,15 +133,14 @@ typedef struct sort_job {
   gb_runs lines;
   sort_line line;                     /* what all of them share */
   bool narrow;
-  char *room;                         /* of each thread, `room_bytes`: entries for twice a line */
-  size_t room_bytes;
+  gb_scratch scratch;                 /* rooms for the entries of twice a line */
 } sort_job;
 
 static void sort_chunk(void *arg, int64_t chunk) {
   const sort_job *job = arg;
   const gb_out_sort *out = GB_OUT(job->call, sort);
   const gb_tensor *x = GB_IN(job->call, sort)->x, *values = out->values, *indices = out->indices;
-  void *entries = job->room + job->room_bytes * (size_t)gb_threads_current(job->call->context->threads);
+  void *entries = gb_scratch_room_of(&job->scratch, chunk);
   int64_t end, at[GB_MAX_NDIM];
   for (int64_t i = gb_chunk_runs(&job->lines, chunk, &end); i < end; i++) {
     sort_line line = job->line;
@@ -172,12 +172,10 @@ static gb_status order_lines(gb_op_call *call, int64_t named, int64_t k, bool fl
   job.lines = gb_runs_of(x->ndim, others, 1);
   job.lines.per_chunk = 1 + 4096 / n;
   job.lines.chunks = (job.lines.count + job.lines.per_chunk - 1) / job.lines.per_chunk;
-  job.room_bytes = 2 * (size_t)n * (job.narrow ? sizeof(narrow_entry) : sizeof(wide_entry));
-  gb_block *scratch = gb_cpu_scratch(call, job.room_bytes * (size_t)gb_threads_count(call->context->threads));
-  if (!scratch) return GB_EMEMORY;
-  job.room = gb_block_data(scratch);
+  size_t room_bytes = 2 * (size_t)n * (job.narrow ? sizeof(narrow_entry) : sizeof(wide_entry));
+  GB_TRY(gb_scratch_open_chunks(call, 0, room_bytes, job.lines.chunks, &job.scratch));
   gb_parallel(call, job.lines.chunks, sort_chunk, &job);
-  gb_cpu_scratch_free(call, scratch);
+  gb_scratch_close(call, &job.scratch);
   return GB_OK;
 }
 

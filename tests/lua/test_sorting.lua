@@ -5,6 +5,21 @@ local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 gb.manual_seed(7)
 
+describe("a long row", function()
+  it("has one room, whatever the threads", function()
+    local threads, x, bytes = gb.get_num_threads(), gb.randn(100000, { device = "cpu" }), {}
+    for i, n in ipairs { 1, 8 } do
+      gb.set_num_threads(n)
+      gb.reset_peak_memory_stats()
+      local before = gb.memory_stats("cpu").current_total
+      for _, name in ipairs { "sort", "cumsum", "cumprod", "cummax", "softmax" } do x[name](x, 1) end
+      bytes[i] = gb.memory_stats("cpu").peak_total - before
+    end
+    gb.set_num_threads(threads)
+    expect(bytes[2] < 1.5 * bytes[1]):to_be(true)
+  end)
+end)
+
 -- Does a come before b? Positions decide between equals.
 local function before(values, descending)
   local function rank(x) return x ~= x and math.huge or x end
