@@ -1,7 +1,10 @@
 /* cuda/scan.cu - running products and extremes along a dim, the gradient of products, positions among sorted values.
  *
  * A thread goes through a row from end to end, in float64 or int64; so many short rows keep a device busy, and one long
- * row does not. Every element is read once and written once, the gradient's twice. */
+ * row does not. Every element is read once and written once; of the gradient, x is read twice, and sums in float64 are
+ * written and read. */
+#include <float.h>
+
 #include "cuda/families.h"
 #include "cuda/rows.cuh"
 
@@ -38,21 +41,53 @@ static gb_status cumprod(gb_cuda_call *call) {
   return GB_OK;
 }
 
-/* As the CPU's: s[i] = g[i] + x[i + 1] s[i + 1], which is kept in dx on the way. */
-static __global__ void product_gradient(gb_rows grad, gb_rows x, gb_rows dx) {
+/* As the CPU's product_gradient_again. Of the elements of rows, those at the same place lie beside each other in s. */
+static GB_DEVICE void product_gradient_again(const gb_rows &grad, const gb_rows &x, const gb_rows &dx, double *s,
+                                             int64_t row) {
+  int64_t g = gb_at(grad.outer, row), from = gb_at(x.outer, row), to = gb_at(dx.outer, row), zero = x.length;
+  double before = 1, sum = 0, next = 0;
+  for (int64_t i = 0; i < x.length; i++) {
+    double own = gb_row_load<double>(grad, g, i), factor = gb_row_load<double>(x, from, i);
+    if (!(fabs(own) <= DBL_MAX && fabs(factor) <= DBL_MAX)) return;
+    if (factor == 0 && zero == x.length) zero = i;
+  }
+  for (int64_t i = x.length - 1; i >= zero; i--) {
+    sum = gb_row_load<double>(grad, g, i) + (next != 0 ? next * sum : 0);
+    next = gb_row_load<double>(x, from, i);
+    gb_row_store<double>(dx, to, i, 0);
+  }
+  for (int64_t i = 0; i < zero; i++) {
+    double own = gb_row_load<double>(grad, g, i);
+    before *= gb_row_load<double>(x, from, i);
+    s[i * x.count + row] = own != 0 ? own * before : 0;
+  }
+  if (zero < x.length && before != 0 && sum != 0) gb_row_store<double>(dx, to, zero, before * sum);
+  sum = 0;
+  for (int64_t i = zero - 1; i >= 0; i--) {
+    if (fabs(sum) <= DBL_MAX) sum += s[i * x.count + row];
+    gb_row_store<double>(dx, to, i, sum / gb_row_load<double>(x, from, i));
+  }
+}
+
+/* As the CPU's: s[i] = g[i] + x[i + 1] s[i + 1], in float64, since it may be larger than any element of dx. */
+static __global__ void product_gradient(gb_rows grad, gb_rows x, gb_rows dx, double *s) {
   for (int64_t row = gb_thread<int64_t>(); row < x.count; row += gb_grid_size<int64_t>()) {
     int64_t g = gb_at(grad.outer, row), from = gb_at(x.outer, row), to = gb_at(dx.outer, row);
     double rest = 0, before = 1, factor = 0;
+    bool finite = true;
     for (int64_t i = x.length - 1; i >= 0; i--) {
       double own = gb_row_load<double>(grad, g, i);
       rest = i + 1 < x.length ? own + factor * rest : own;
       factor = gb_row_load<double>(x, from, i);
-      gb_row_store<double>(dx, to, i, rest);
+      s[i * x.count + row] = rest;
     }
     for (int64_t i = 0; i < x.length; i++) {
-      gb_row_store<double>(dx, to, i, gb_row_load<double>(dx, to, i) * before);
+      double own = s[i * x.count + row] * before;
+      finite &= fabs(own) <= DBL_MAX;
+      gb_row_store<double>(dx, to, i, own);
       before *= gb_row_load<double>(x, from, i);
     }
+    if (!finite) product_gradient_again(grad, x, dx, s, row);
   }
 }
 
@@ -62,8 +97,10 @@ static gb_status cumprod_backward(gb_cuda_call *call) {
   const gb_attr *dim = &GB_ATTRS(call, cumprod_backward)->dim;
   if (dx->numel == 0) return GB_OK;
   gb_rows x = along(in->x, dim);
+  double *s = (double *)gb_cuda_scratch(call, (size_t)dx->numel * sizeof(double));
+  if (!s) return GB_EMEMORY;
   GB_LAUNCH(call->stream, product_gradient, gb_blocks(x.count, GB_THREADS), GB_THREADS, 0, along(in->grad, dim), x,
-            along(dx, dim));
+            along(dx, dim), s);
   return GB_OK;
 }
 

@@ -2,6 +2,9 @@
  *
  * A row is brought into float64 (or int64), gone through once and rounded on the way out, so a product of 16-bit
  * floats is rounded once. Work is cut into rows by shape, so any number of threads gives the same bits. */
+#include <float.h>
+#include <math.h>
+
 #include "cpu/cpu.h"
 #include "cpu/scratch.h"
 #include "cpu/walk.h"
@@ -13,7 +16,8 @@ typedef struct job {
   gb_lane lane;
   gb_rows x, other, out;
   bool reads_other, has_other, largest;
-  void (*row)(const struct job *j, void *x, void *other, int64_t n);
+  bool (*row)(const struct job *j, void *x, void *other, int64_t n);   /* false: load x again, for `again` */
+  void (*again)(void *x, void *other, int64_t n);
   gb_row_plan plan;
   gb_scratch scratch;          /* rooms of two buffers */
 } job;
@@ -28,7 +32,12 @@ static void run_rows(void *arg, int64_t chunk) {
     count = end - first < j->plan.batch ? end - first : j->plan.batch;
     gb_rows_load(&j->x, j->lane, first, count, x);
     if (j->reads_other) gb_rows_load(&j->other, lane, first, count, other);
-    for (int64_t i = 0; i < count; i++) j->row(j, x + (size_t)(i * n) * 8, other + (size_t)(i * n) * 8, n);
+    for (int64_t i = 0; i < count; i++) {
+      char *own = x + (size_t)(i * n) * 8, *second = other + (size_t)(i * n) * 8;
+      if (j->row(j, own, second, n)) continue;
+      gb_rows_load(&j->x, j->lane, first + i, 1, own);
+      j->again(own, second, n);
+    }
     gb_rows_store(&j->out, j->lane, first, count, x);
     if (j->has_other && !j->reads_other) gb_rows_store(&j->other, lane, first, count, other);
   }
@@ -49,7 +58,7 @@ static gb_lane lane_of(const gb_tensor *t) { return gb_dtype_is_float((gb_dtype)
 
 /* {==== products ==== */
 
-static void product_row(const job *j, void *x, void *other, int64_t n) {
+static bool product_row(const job *j, void *x, void *other, int64_t n) {
   double *real = x;
   uint64_t *whole = x;
   (void)other;
@@ -57,6 +66,7 @@ static void product_row(const job *j, void *x, void *other, int64_t n) {
     for (int64_t i = 1; i < n && !gb_long_loop(i); i++) whole[i] *= whole[i - 1];
   else
     for (int64_t i = 1; i < n && !gb_long_loop(i); i++) real[i] *= real[i - 1];
+  return true;
 }
 
 static gb_status cumprod(gb_op_call *call) {
@@ -68,14 +78,47 @@ static gb_status cumprod(gb_op_call *call) {
 
 /* dx[i] is the product of all before x[i], times s[i] = g[i] + x[i + 1] s[i + 1]: no division, so zeros are no
  * exception. */
-static void product_gradient_row(const job *j, void *grad, void *other, int64_t n) {
+static bool product_gradient_row(const job *j, void *grad, void *other, int64_t n) {
   double *g = grad, before = 1;
   const double *x = other;
+  bool finite = true;
   (void)j;
   for (int64_t i = n - 2; i >= 0 && !gb_long_loop(i); i--) g[i] += x[i + 1] * g[i + 1];
   for (int64_t i = 0; i < n && !gb_long_loop(i); i++) {
     g[i] *= before;
+    finite &= fabs(g[i]) <= DBL_MAX;
     before *= x[i];
+  }
+  return finite;
+}
+
+/* The same of a row in which a product overflowed though, perhaps, no gradient does. If all numbers are finite: up to
+ * the first 0 dx[i] is the sum of g[k] y[k] from k = i on, divided by x[i], with the products y as forward finds them;
+ * there it is as above; after it, it is 0. */
+static void product_gradient_again(void *grad, void *other, int64_t n) {
+  double *g = grad, before = 1, sum = 0;
+  const double *x = other;
+  int64_t zero = 0;
+  bool finite = true;
+  for (int64_t i = 0; i < n && !gb_long_loop(i); i++) finite &= fabs(g[i]) <= DBL_MAX && fabs(x[i]) <= DBL_MAX;
+  if (!finite) {
+    product_gradient_row(NULL, grad, other, n);
+    return;
+  }
+  while (zero < n && x[zero] != 0 && !gb_long_loop(zero)) zero++;
+  for (int64_t i = n - 1; i >= zero && !gb_long_loop(i); i--) {
+    sum = g[i] + (i + 1 < n && x[i + 1] != 0 ? x[i + 1] * sum : 0);
+    g[i] = 0;
+  }
+  for (int64_t i = 0; i < zero && !gb_long_loop(i); i++) {
+    before *= x[i];
+    if (g[i] != 0) g[i] *= before;
+  }
+  if (zero < n && before != 0 && sum != 0) g[zero] = before * sum;
+  sum = 0;
+  for (int64_t i = zero - 1; i >= 0 && !gb_long_loop(i); i--) {
+    if (fabs(sum) <= DBL_MAX) sum += g[i]; /* inf - inf is none of these sums */
+    g[i] = sum / x[i];
   }
 }
 
@@ -84,7 +127,8 @@ static gb_status cumprod_backward(gb_op_call *call) {
   const gb_tensor *dx = GB_OUT(call, cumprod_backward)->dx;
   int dim = gb_wrap_dim(GB_ATTRS(call, cumprod_backward)->dim.integer, dx->ndim);
   job j = { .lane = GB_LANE_F64, .x = gb_rows_of(in->grad, dim), .other = gb_rows_of(in->x, dim),
-            .out = gb_rows_of(dx, dim), .reads_other = true, .has_other = true, .row = product_gradient_row };
+            .out = gb_rows_of(dx, dim), .reads_other = true, .has_other = true, .row = product_gradient_row,
+            .again = product_gradient_again };
   return run(call, &j);
 }
 
@@ -103,12 +147,13 @@ static gb_status cumprod_backward(gb_op_call *call) {
     }                                                                     \
   } while (0)
 
-static void extreme_row(const job *j, void *values, void *other, int64_t n) {
+static bool extreme_row(const job *j, void *values, void *other, int64_t n) {
   int64_t *indices = other;
   if (j->lane == GB_LANE_I64 && j->largest) EXTREME_ROW(int64_t, x[i] >= best);
   else if (j->lane == GB_LANE_I64) EXTREME_ROW(int64_t, x[i] <= best);
   else if (j->largest) EXTREME_ROW(double, x[i] >= best);
   else EXTREME_ROW(double, x[i] <= best);
+  return true;
 }
 
 static gb_status running_extreme(gb_op_call *call, bool largest) {

@@ -178,6 +178,31 @@ describe("running products", function()
     local second = gb.grad(g:sum(), x)
     same(second:tolist(), { 4.0, 42.0, 2.0, 36.0, 0.0 })
   end)
+  it("have the true gradient where products of a part overflow or underflow", function()
+    local function gradient(before, a, after, b, zero)
+      local list = {}
+      for i = 1, before + after do list[i] = i <= before and a or b end
+      if zero then list[zero] = 0.0 end
+      local x = gb.tensor(list, { dtype = "float32" }):requires_grad_()
+      x:cumprod(1):sum():backward()
+      return x.grad:tolist()
+    end
+    local function near(x, want) expect(math.abs(x - want) <= 1e-6 * math.abs(want)):to_be(true) end
+    local g = gradient(30, 0.01, 30, 100.0)
+    near(g[1], 1 + 0.0101010101 + 1.0101010101 + 100)
+    near(g[60], 0.01)
+    g = gradient(400, 0.1, 400, 10.0) -- forward ends at 0
+    near(g[1], 1 / 0.9)
+    near(g[2], 0.1 / 0.9)
+    same({ g[400], g[401], g[800] }, { 0.0, 0.0, 0.0 })
+    g = gradient(3, 0.5, 400, 10.0, 3)
+    same({ g[1], g[2], g[3], g[4], g[403] }, { 1.5, 0.5, math.huge, 0.0, 0.0 })
+    g = gradient(400, 10.0, 0, 0)
+    same({ g[1], g[400] }, { math.huge, math.huge })
+    local x = gb.full({ 2, 400 }, 10.0):requires_grad_()
+    x:cumprod(2):narrow(2, 1, 1):sum():backward() -- the other products are infinite, and have no part in it
+    same(x.grad:sum(2):tolist(), { 1.0, 1.0 })
+  end)
   it("in place, of integers in their own dtype", function()
     same(gb.tensor({ 1, 2, 3 }, { dtype = "int32" }):cumprod_(1):tolist(), { 1, 2, 6 })
     expect(gb.tensor({ 1, 2, 3 }, { dtype = "int16" }):cumsum_(1).dtype):to_be("int16")
