@@ -73,14 +73,13 @@ GB_INLINE double gb_resample_smooth(const gb_resampling *r, double centre, int64
   return gb_resample_filter(r, ((double)at - centre + 0.5) / gb_resample_stretch(r));
 }
 
-/* The window of an average: all that the filter covers. */
+/* The window of an average: all that the filter covers. Its total is left 0. */
 GB_INLINE gb_resample_window gb_resample_covered(const gb_resampling *r, int64_t o) {
   double support = (r->mode == GB_RESAMPLE_CUBIC ? 2 : 1) * gb_resample_stretch(r);
   gb_resample_window w = { 0, 0, r->scale * ((double)o + 0.5), 0 };
   int64_t first = (int64_t)(w.centre - support + 0.5), end = (int64_t)(w.centre + support + 0.5);
   w.first = first > 0 ? first : 0;
   w.count = (end < r->in ? end : r->in) - w.first;
-  for (int64_t k = 0; k < w.count; k++) w.total += gb_resample_smooth(r, w.centre, w.first + k);
   return w;
 }
 
@@ -92,8 +91,8 @@ GB_INLINE int64_t gb_resample_nearest(const gb_resampling *r, int64_t o) {
   return gb_resample_clamp((int64_t)floorf(place * (float)r->scale), r->in);
 }
 
-/* The window of element o of the result. */
-GB_INLINE gb_resample_window gb_resample_window_of(const gb_resampling *r, int64_t o) {
+/* The window of element o of the result, without its total. */
+GB_INLINE gb_resample_window gb_resample_bounds_of(const gb_resampling *r, int64_t o) {
   gb_resample_window w = { 0, 1, 0, 1 };
   if (r->antialias) return gb_resample_covered(r, o);
   if (r->mode == GB_RESAMPLE_AREA) {
@@ -110,6 +109,13 @@ GB_INLINE gb_resample_window gb_resample_window_of(const gb_resampling *r, int64
   int64_t low = (int64_t)floor(w.centre), before = r->mode == GB_RESAMPLE_CUBIC ? 1 : 0;
   w.first = gb_resample_clamp(low - before, r->in);
   w.count = gb_resample_clamp(low + 1 + before, r->in) - w.first + 1;
+  return w;
+}
+
+/* The window of element o of the result. */
+GB_INLINE gb_resample_window gb_resample_window_of(const gb_resampling *r, int64_t o) {
+  gb_resample_window w = gb_resample_bounds_of(r, o);
+  for (int64_t k = 0; r->antialias && k < w.count; k++) w.total += gb_resample_smooth(r, w.centre, w.first + k);
   return w;
 }
 

@@ -29,42 +29,61 @@ typedef struct job {
 
 /* {==== the table ==== */
 
+/* So many windows and weights of the table: is a stop asked for? What was begun is then left as it is. */
+enum { WINDOW_STEP = 8, WEIGHT_STEP = 4 };
+static bool table_work(int64_t windows, int64_t weights) {
+  return gb_work(windows * WINDOW_STEP + weights * WEIGHT_STEP);
+}
+
+/* gb_resample_window_of, which may be as long as the row. */
+static gb_resample_window window_of(const gb_resampling *r, int64_t o) {
+  gb_resample_window w = gb_resample_bounds_of(r, o);
+  for (int64_t k = 0; r->antialias && k < w.count && !table_work(0, 1); k++)
+    w.total += gb_resample_smooth(r, w.centre, w.first + k);
+  return w;
+}
+
 /* The windows of r in order. */
 static void fill_forward(const gb_resampling *r, table *t) {
   int64_t at = 0;
-  for (int64_t o = 0; o < r->out; o++) {
-    gb_resample_window w = gb_resample_window_of(r, o);
+  for (int64_t o = 0; o < r->out && !table_work(1, 0); o++) {
+    gb_resample_window w = window_of(r, o);
     t->first[o] = w.first;
     t->begin[o] = at;
-    for (int64_t k = 0; k < w.count; k++) t->weight[at++] = gb_resample_weight(r, &w, w.first + k);
+    for (int64_t k = 0; k < w.count && !table_work(0, 1); k++)
+      t->weight[at++] = gb_resample_weight(r, &w, w.first + k);
   }
   t->begin[r->out] = at;
 }
 
 /* The same turned around: the results whose windows an element of the row lies in, which follow one another. */
 static void fill_backward(const gb_resampling *r, table *t) {
-  int64_t low = 0, at = 0;
+  int64_t low = 0, high = 0, at = 0;
   for (int64_t i = 0; i < r->in; i++) {
-    gb_resample_window w;
     for (; low < r->out; low++) {
-      w = gb_resample_window_of(r, low);
+      gb_resample_window w = gb_resample_bounds_of(r, low);
+      if (table_work(1, 0)) return;
       if (w.first + w.count > i) break;
     }
+    for (; high < r->out && gb_resample_bounds_of(r, high).first <= i; high++)
+      if (table_work(1, 0)) return;
     t->first[i] = low;
     t->begin[i] = at;
-    for (int64_t o = low; o < r->out; o++) {
-      w = gb_resample_window_of(r, o);
-      if (w.first > i) break;
-      t->weight[at++] = gb_resample_weight(r, &w, i);
-    }
+    if (table_work(1, 0)) return;
+    if (high > low) at += high - low;
   }
   t->begin[r->in] = at;
+  for (int64_t o = 0; o < r->out && !table_work(1, 0); o++) {
+    gb_resample_window w = window_of(r, o);
+    for (int64_t i = w.first; i < w.first + w.count && !table_work(0, 1); i++)
+      t->weight[t->begin[i] + o - t->first[i]] = gb_resample_weight(r, &w, i);
+  }
 }
 
-/* The weights of all windows together. */
+/* The weights of all windows together, of some of them once a stop is asked for. */
 static int64_t count_weights(const gb_resampling *r) {
   int64_t count = 0;
-  for (int64_t o = 0; o < r->out; o++) count += gb_resample_window_of(r, o).count;
+  for (int64_t o = 0; o < r->out && !table_work(1, 0); o++) count += gb_resample_bounds_of(r, o).count;
   return count;
 }
 
@@ -109,7 +128,8 @@ static void sum_rows(const job *j, int64_t row) {
         for (int64_t i = o * inner; i < stop * inner; i++) {                                                           \
           const real *from = x + first[i / inner] * inner + i % inner, *weight = w + i / inner * count;                \
           real sum = 0;                                                                                                \
-          for (int64_t k = 0; k < count; k++) sum += from[k * inner] * weight[k];                                      \
+          for GB_PIECES(at, n, count)                                                                                  \
+            for (int64_t k = at; k < at + n; k++) sum += from[k * inner] * weight[k];                                  \
           y[i] = sum;                                                                                                  \
         }                                                                                                              \
     }                                                                                                                  \
@@ -119,10 +139,10 @@ GATHER(gather_f64, double, weight)
 #undef GATHER
 
 /* Row `row` of m elements, each a few side by side: where it lies, or brought into lanes as a whole. */
-static void gather_row(const job *j, int64_t row) {
+static void gather_row(const job *j, int64_t row, char *room) {
   const gb_dtype lane = gb_lane_dtype(j->lane), from = (gb_dtype)j->x->dtype, to = (gb_dtype)j->y->dtype;
   const int64_t from_count = j->n * j->inner, to_count = j->m * j->inner, bytes = (int64_t)gb_lane_bytes(j->lane);
-  char *room = gb_scratch_room(&j->scratch), *x = gb_data(j->x) + row * from_count * (int64_t)gb_dtype_bytes(from);
+  char *x = gb_data(j->x) + row * from_count * (int64_t)gb_dtype_bytes(from);
   char *y = gb_data(j->y) + row * to_count * (int64_t)gb_dtype_bytes(to), *sums = to == lane ? y
       : room + from_count * bytes;
   if (from != lane) gb_lane_load(j->lane, room, x, from, 1, from_count), x = room;
@@ -138,30 +158,45 @@ static void gather_row(const job *j, int64_t row) {
 
 static void run_chunk(void *arg, int64_t chunk) {
   const job *j = arg;
+  char *room = gb_scratch_room_of(&j->scratch, chunk);
   int64_t end = (chunk + 1) * j->per_chunk;
   for (int64_t row = chunk * j->per_chunk; row < end && row < j->count; row++) {
     if (gb_was_stopped(j->call)) return;
     if (j->inner >= LEAST_INNER) sum_rows(j, row);
-    else gather_row(j, row);
+    else gather_row(j, row, room);
   }
 }
 
 /* ====} */
 
-/* Scratch for the table, and for a row in lanes of each thread. */
-static gb_status open_job(job *j, const gb_resampling *r) {
-  int64_t weights = count_weights(r);
+/* Scratch for the table of so many weights, and for rows in lanes. */
+static gb_status open_job(job *j, int64_t weights, int64_t chunks) {
   size_t shared = 0, room = 0;
   size_t first = gb_scratch_take(&shared, j->m * 8), begin = gb_scratch_take(&shared, (j->m + 1) * 8);
   size_t same = gb_scratch_take(&shared, j->m * 8);
   size_t weight = gb_scratch_take(&shared, weights * 8), weight32 = gb_scratch_take(&shared, weights * 4);
   if (j->inner < LEAST_INNER) gb_scratch_take(&room, (j->n + j->m) * j->inner * (int64_t)gb_lane_bytes(j->lane));
-  GB_TRY(gb_scratch_open(j->call, shared, room, &j->scratch));
+  GB_TRY(gb_scratch_open_chunks(j->call, shared, room, chunks, &j->scratch));
   char *base = j->scratch.shared;
   j->t = (table){ (int64_t *)(void *)(base + first), (int64_t *)(void *)(base + begin),
                   (int64_t *)(void *)(base + same), (double *)(void *)(base + weight),
                   (float *)(void *)(base + weight32) };
   return GB_OK;
+}
+
+/* Fill the table. false: a stop is asked for. */
+static bool fill_table(job *j, const gb_resampling *r, bool backward) {
+  const int64_t *begin = j->t.begin;
+  if (backward) fill_backward(r, &j->t);
+  else fill_forward(r, &j->t);
+  if (gb_was_stopped(j->call)) return false;
+  for GB_PIECES(at, n, begin[j->m])
+    for (int64_t i = at; i < at + n; i++) j->t.weight32[i] = (float)j->t.weight[i];
+  for (int64_t o = j->m - 1; o >= 0 && !gb_long_loop(o); o--) {
+    bool alike = o + 1 < j->m && begin[o + 2] - begin[o + 1] == begin[o + 1] - begin[o];
+    j->t.same[o] = alike ? j->t.same[o + 1] : o + 1;
+  }
+  return !gb_was_stopped(j->call);
 }
 
 /* x along `named` by the table that `backward` asks for. */
@@ -173,20 +208,15 @@ static gb_status run(gb_op_call *call, const gb_tensor *x, const gb_tensor *y, i
             .n = x->shape[dim], .m = y->shape[dim], .inner = 1 };
   for (int i = 0; i < dim; i++) j.outer *= x->shape[i];
   for (int i = dim + 1; i < x->ndim; i++) j.inner *= x->shape[i];
-  GB_TRY(open_job(&j, r));
-  if (backward) fill_backward(r, &j.t);
-  else fill_forward(r, &j.t);
-  for (int64_t i = 0; i < j.t.begin[j.m]; i++) j.t.weight32[i] = (float)j.t.weight[i];
-  const int64_t *begin = j.t.begin;
-  for (int64_t o = j.m - 1; o >= 0; o--) {
-    bool alike = o + 1 < j.m && begin[o + 2] - begin[o + 1] == begin[o + 1] - begin[o];
-    j.t.same[o] = alike ? j.t.same[o + 1] : o + 1;
-  }
+  int64_t weights = count_weights(r);
+  if (gb_was_stopped(call)) return GB_OK;
   bool along = j.inner >= LEAST_INNER;
   int64_t cost = along ? j.inner : (j.n + j.m) * j.inner;
   j.count = along ? j.outer * j.m : j.outer;
   j.per_chunk = cost < GB_CHUNK_ELEMENTS ? GB_CHUNK_ELEMENTS / cost : 1;
-  gb_parallel(call, (j.count + j.per_chunk - 1) / j.per_chunk, run_chunk, &j);
+  const int64_t chunks = (j.count + j.per_chunk - 1) / j.per_chunk;
+  GB_TRY(open_job(&j, weights, chunks));
+  if (fill_table(&j, r, backward)) gb_parallel(call, chunks, run_chunk, &j);
   gb_scratch_close(call, &j.scratch);
   return GB_OK;
 }
