@@ -103,14 +103,14 @@ method("tensor:float_power_(exponent: tensor|number) -> tensor: The same in plac
 end)
 
 -- A few more than the binary digits between the least and the largest number of a dtype.
-local range = { float64 = 2200, float32 = 300, bfloat16 = 300, float16 = 60 }
+local digits = { float64 = 2200, float32 = 300, bfloat16 = 300, float16 = 60 }
 
 -- x * 2^y; in four parts, so that the power itself neither overflows nor vanishes before the product does.
 local function ldexp(x, y)
   local dtype = x:is_floating_point() and x.dtype or gb.get_default_dtype()
   local power = gb.is_tensor(y) and y or gb.tensor(y, { dtype = dtype, device = x.device })
   if not power:is_floating_point() then power = power:to(dtype) end
-  local most = math.max(range[dtype], range[power.dtype])
+  local most = math.max(digits[dtype], digits[power.dtype])
   power = power:clamp(-most, most)
   local part = (power / 4):floor()
   local factor = part:exp2()
