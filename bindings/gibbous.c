@@ -4,6 +4,7 @@
 
 #include "embedded.h"
 #include "host.h"
+#include "late.h"
 #include "objects.h"
 #include "reader.h"
 
@@ -102,12 +103,23 @@ static void open_names(lua_State *L) {
   gbl_keep_names(L);
 }
 
+/* At build time (late_names.c), tell who looks at what chunks make: observer(name, native, has run). */
+static void observe(lua_State *L, bool has_run) {
+  if (gbl_raw_field(L, LUA_REGISTRYINDEX, "gibbous.observer") == LUA_TFUNCTION) {
+    lua_pushvalue(L, 1);
+    lua_pushvalue(L, lua_upvalueindex(2));
+    lua_pushboolean(L, has_run);
+    lua_call(L, 3, 0);
+  } else lua_pop(L, 1);
+}
+
 /* run(name): runs a chunk of the Lua half with gb and the native functions as its arguments. Upvalues: gb, native. */
 static int run_chunk(lua_State *L) {
   const char *name = luaL_checkstring(L, 1);
   const gbl_chunk *chunk = gbl_chunks;
   while (chunk->name && strcmp(chunk->name, name)) chunk++;
   if (!chunk->name) return luaL_error(L, "gibbous: '%s' is not in the binary", name);
+  observe(L, false);
   lua_pushfstring(L, "=gibbous/%s.lua", name);
   if (luaL_loadbufferx(L, chunk->text, chunk->size, lua_tostring(L, -1), "bt") != LUA_OK) return lua_error(L);
   lua_rawgetp(L, LUA_REGISTRYINDEX, &names_key);
@@ -116,12 +128,14 @@ static int run_chunk(lua_State *L) {
   lua_pushvalue(L, lua_upvalueindex(2));
   lua_pushvalue(L, lua_upvalueindex(3));
   lua_call(L, 3, 0);
+  observe(L, true);
   return 0;
 }
 
-/* Run init, which runs the others in its order, with gb at the top of the stack. */
+/* Run init, which runs the others in its order or says what runs late, with gb at the top of the stack. */
 static void run_lua_half(lua_State *L) {
   open_names(L);
+  gbl_open_late(L);
   lua_pushvalue(L, -1);
   gbl_push_module(L, "_native");
   lua_pushvalue(L, -2);
@@ -130,6 +144,7 @@ static void run_lua_half(lua_State *L) {
   lua_pushcclosure(L, run_chunk, 3);
   lua_pushvalue(L, -1);
   lua_setupvalue(L, -2, 3); /* chunks get run itself as their third argument */
+  gbl_keep_run(L);
   lua_pushliteral(L, "init");
   lua_call(L, 1, 0);
   lua_pop(L, 2);
@@ -145,6 +160,7 @@ GB_API int luaopen_gibbous(lua_State *L) {
   lua_pop(L, 1);
   gbl_open_state(L);
   lua_newtable(L);
+  gbl_open_modules(L);
   gbl_open_reader(L);
   gbl_open_tensor(L);
   gbl_open_settings(L);
@@ -172,6 +188,7 @@ GB_API int luaopen_gibbous(lua_State *L) {
   gbl_open_dist(L);
   gbl_open_doctor(L);
   run_lua_half(L);
+  gbl_open_views(L);
   lua_pushvalue(L, -1);
   lua_rawsetp(L, LUA_REGISTRYINDEX, &gb_key);
   return 1;

@@ -93,6 +93,7 @@ static gb_status check_limits(const gbl_state *state) {
 /* Add to the count; gives the limit that is reached by it. */
 static gb_status charge(gbl_state *state, uint64_t instructions) {
   gbl_interrupt *interrupt = &state->interrupt;
+  if (interrupt->free) return GB_OK;
   bool full = instructions > UINT64_MAX - interrupt->instructions;
   interrupt->instructions = full ? UINT64_MAX : interrupt->instructions + instructions;
   return interrupt->depth ? check_limits(state) : GB_OK;
@@ -138,6 +139,22 @@ void gbl_note_deep(gbl_state *state) {
   if (!L || atomic_load(&state->interrupt.reason)) return;
   state->interrupt.deep = true;
   arm(L);
+}
+
+gbl_hook gbl_hold_hook(lua_State *L) {
+  gbl_hook hook = { lua_gethook(L), lua_gethookmask(L), lua_gethookcount(L) };
+  lua_sethook(L, NULL, 0, 0);
+  gbl_get_state(L)->interrupt.free++;
+  return hook;
+}
+
+/* The order matters: a request that comes between the two arms the coroutine itself. */
+void gbl_restore_hook(lua_State *L, const gbl_hook *hook) {
+  gbl_interrupt *interrupt = &gbl_get_state(L)->interrupt;
+  interrupt->free--;
+  if (interrupt->counts) disarm(L, interrupt); /* the period may be another one by now */
+  else lua_sethook(L, hook->function, hook->mask, hook->count);
+  if (atomic_load(&interrupt->reason) || interrupt->deep) arm(L);
 }
 
 static void count_hook(lua_State *L, lua_Debug *event) {

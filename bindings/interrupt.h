@@ -43,6 +43,7 @@ typedef struct gbl_interrupt {
   bool stepped;                  /* an optimizer stepped since the last boundary */
   bool held;                     /* boundaries are only where offer_stop says so */
   bool grace;                    /* the handler runs: the deadline is that of its grace period */
+  int free;                      /* chunks of the library run, within each other, which are charged to nobody */
 } gbl_interrupt;
 
 /* {==== For who calls Lua code: the executable, the host API ==== */
@@ -97,6 +98,11 @@ void gbl_note_deep(struct gbl_state *state);
 /* A coroutine is made: where instructions are counted, what it runs before its first look is charged now, so that many
  * short ones buy nothing. */
 void gbl_charge_coroutine(lua_State *L);
+/* Around a chunk of the library that runs late: the hook of L is taken off and put back, and nothing is charged. A stop
+ * that is asked for in between raises there, or at the next instruction behind. They nest. */
+typedef struct gbl_hook { lua_Hook function; int mask, count; } gbl_hook;
+gbl_hook gbl_hold_hook(lua_State *L);
+void gbl_restore_hook(lua_State *L, const gbl_hook *hook);
 /* Was a stop asked for and not yet unwound? */
 bool gbl_is_stopping(lua_State *L);
 /* The coroutine co runs from now on; it is armed if a stop was asked for. Raises nothing. */

@@ -10,7 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "embedded.h"
 #include "host.h"
+#include "late.h"
 #include "objects.h"
 
 static const char private_key = 0, records_key = 0; /* of the registry: what objects keep; the texts and levels of all
@@ -1027,11 +1029,35 @@ void gbl_push_levels(lua_State *L) {
     lua_rawset(L, -4);
     lua_pop(L, 1);
   }
+  for (int i = 0; i < gbl_late_count; i++) {
+    const gbl_late_row *row = &gbl_late_rows[i];
+    if (row->level < 0) continue;
+    lua_pushfstring(L, "%s.%s", row->path, row->name);
+    lua_pushinteger(L, row->level);
+    lua_rawset(L, -3);
+  }
   lua_remove(L, -2);
 }
 
-/* records() -> { text, level, text, level, ... } */
+int gbl_count_records(lua_State *L) {
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &records_key);
+  int count = (int)lua_rawlen(L, -1);
+  lua_pop(L, 1);
+  return count;
+}
+
+void gbl_drop_records(lua_State *L, int count) {
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &records_key);
+  for (int i = (int)lua_rawlen(L, -1); i > count; i--) {
+    lua_pushnil(L);
+    lua_rawseti(L, -2, i);
+  }
+  lua_pop(L, 1);
+}
+
+/* records() -> { text, level, text, level, ... } of all chunks. */
 static int records(lua_State *L) {
+  gbl_load_all(L);
   lua_rawgetp(L, LUA_REGISTRYINDEX, &records_key);
   int all = lua_gettop(L);
   lua_Integer n = (lua_Integer)lua_rawlen(L, all);

@@ -72,8 +72,11 @@ void gbl_define(lua_State *L, const gbl_function *functions);
 /* Note the records, up to NULL, of what is no function of gbl_define but is there for every sandbox: fields, and
  * methods set otherwise. */
 void gbl_describe(lua_State *L, const char *const *texts);
-/* Push a table from the paths of all records to their levels. */
+/* Push a table from the paths of all records to their levels, of chunks that have not run too. */
 void gbl_push_levels(lua_State *L);
+/* How long the list of records is, and make it as short again: for a chunk that failed. */
+int gbl_count_records(lua_State *L);
+void gbl_drop_records(lua_State *L, int count);
 /* Add to the native functions of the Lua half: define(text, level, fn) -> function, describe(text, level), own(object,
  * kind, private), private(object, kind), records(). */
 void gbl_open_reader(lua_State *L);

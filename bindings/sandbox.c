@@ -10,7 +10,7 @@
 
 #include "guards.h"
 #include "host.h"
-#include "reader.h"
+#include "late.h"
 #include "reader.h"
 
 #define LUA_BYTES ((size_t)256 << 20)     /* the limits of a sandbox that was given none */
@@ -120,6 +120,7 @@ static bool filter_module(lua_State *L, const gb_host *host, int records, const 
     if (!stays) take_away(L, table);
     left |= stays;
   }
+  left |= gbl_has_late(path, (int)host->options.sandbox);
   return left;
 }
 

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "late.h"
 #include "reader.h"
 
 static const char shared_key = 0, methods_key = 0; /* of the registry */
@@ -301,7 +302,11 @@ static int tensor_index(lua_State *L) {
   lua_pushvalue(L, 2);
   int type = lua_rawget(L, lua_upvalueindex(2));
   if (type == LUA_TFUNCTION) return 1;
-  if (type == LUA_TNIL) return unknown_name(L, lua_tostring(L, 2));
+  if (type == LUA_TNIL) { /* a method of a chunk that has not run, or none */
+    gbl_load_name(L, "tensor", lua_tostring(L, 2));
+    lua_pushvalue(L, 2);
+    return lua_rawget(L, lua_upvalueindex(2)) == LUA_TFUNCTION ? 1 : unknown_name(L, lua_tostring(L, 2));
+  }
   field which = (field)lua_tointeger(L, -1);
   gbl_upvalue(L);
   return push_field(L, gbl_check_tensor(L, 1), which);

@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "host.h"
+#include "late.h"
 
 /* {==== Values of the host's ==== */
 
@@ -170,7 +171,16 @@ static void push_field(lua_State *L, const char *part, size_t length) {
   for (int most = 100; most > 0; most--) {
     if (lua_istable(L, -1)) {
       lua_pushlstring(L, part, length);
-      if (lua_rawget(L, -2) != LUA_TNIL) break;
+      lua_pushvalue(L, -1);
+      if (lua_rawget(L, -3) == LUA_TNIL) {
+        lua_pop(L, 1);
+        lua_pushvalue(L, -1);
+        gbl_use_name(L, -3);
+        lua_pushvalue(L, -1);
+        lua_rawget(L, -3);
+      }
+      lua_remove(L, -2);
+      if (!lua_isnil(L, -1)) break;
       lua_pop(L, 1);
     }
     int next = luaL_getmetafield(L, -1, "__index");
@@ -212,6 +222,8 @@ void gbl_set_path(lua_State *L, const char *path, bool make) {
     lua_remove(L, -2);
     part = next;
   }
+  lua_pushstring(L, part);
+  gbl_claim_name(L, -2);
   lua_pushvalue(L, -2);
   gbl_set_raw(L, -2, part);
   lua_pop(L, 2);

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define CHUNK_END "native.settle()\n" /* the last statement of every chunk, see bindings/late.c; as in embed.cmake */
+
 static int write_bytes(lua_State *L, const void *bytes, size_t count, void *file) {
   (void)L;
   for (size_t i = 0; i < count; i++) fprintf(file, "%d,", ((const unsigned char *)bytes)[i]);
@@ -28,6 +30,7 @@ static int compile(lua_State *L, FILE *out, const char *root, const char *file, 
     luaL_addsize(&text, length);
   } while (length > 0);
   fclose(in);
+  luaL_addstring(&text, CHUNK_END);
   luaL_pushresult(&text);
   const char *bytes = lua_tolstring(L, -1, &length);
   lua_pushfstring(L, "=gibbous/%s", file);

@@ -1,4 +1,9 @@
 # Write OUTPUT, a C file with every .lua file below ROOT as a constant: TABLE[] of { name, text, size }, sorted by name.
+# END, if given, is the last statement of every file.
+string(HEX "${END}\n" end)
+if(NOT END)
+  set(end "")
+endif()
 file(GLOB_RECURSE files RELATIVE ${ROOT} ${ROOT}/*.lua)
 list(SORT files)
 set(arrays "")
@@ -6,6 +11,7 @@ set(table "")
 set(index 0)
 foreach(file ${files})
   file(READ ${ROOT}/${file} hex HEX)
+  string(APPEND hex "${end}")
   string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")
   string(REGEX REPLACE "(0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,0x..,)" "\\1\n" bytes "${bytes}")
   string(REGEX REPLACE "\\.lua$" "" name ${file})

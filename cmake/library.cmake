@@ -40,10 +40,10 @@ if(LUA_STATIC AND NOT GIBBOUS_MODULE_ONLY)
   add_custom_command(OUTPUT ${WHOLE}
     COMMAND ${CMAKE_C_COMPILER} -r -nostdlib -o ${CMAKE_BINARY_DIR}/lua.o -Wl,--whole-archive ${LUA_STATIC}
     COMMAND ${CMAKE_OBJCOPY} --redefine-sym stdin=gbl_stdin --redefine-sym stdout=gbl_stdout --redefine-sym stderr=gbl_stderr ${CMAKE_BINARY_DIR}/lua.o
-    COMMAND ${CMAKE_C_COMPILER} -r -nostdlib -o ${WHOLE} ${CMAKE_BINARY_DIR}/lua.o $<TARGET_OBJECTS:${CHUNKS}>
+    COMMAND ${CMAKE_C_COMPILER} -r -nostdlib -o ${WHOLE} ${CMAKE_BINARY_DIR}/lua.o $<TARGET_OBJECTS:${CHUNKS}> $<TARGET_OBJECTS:${LATE}>
             -Wl,--whole-archive $<TARGET_FILE:bindings> $<TARGET_FILE:engine>
     COMMAND ${CMAKE_OBJCOPY} --localize-hidden --wildcard --localize-symbol=lua* ${WHOLE}
-    DEPENDS bindings engine ${CHUNKS} $<TARGET_OBJECTS:${CHUNKS}> ${LUA_STATIC}
+    DEPENDS bindings engine ${CHUNKS} $<TARGET_OBJECTS:${CHUNKS}> ${LATE} $<TARGET_OBJECTS:${LATE}> ${LUA_STATIC}
     COMMENT "Joining the engine, the bindings and Lua, and hiding what is not public")
   set_source_files_properties(${WHOLE} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
   add_custom_target(whole DEPENDS ${WHOLE})
@@ -72,7 +72,7 @@ endif()
 
 # It takes lua_* from the interpreter that loads it. The interpreter unloads modules when a state closes, while another state, or another
 # thread that is about to end, may still run their code: so it stays in the process (nodelete).
-add_library(gibbous_module MODULE $<TARGET_OBJECTS:bindings> $<TARGET_OBJECTS:chunks_text>)
+add_library(gibbous_module MODULE $<TARGET_OBJECTS:bindings> $<TARGET_OBJECTS:chunks_text> $<TARGET_OBJECTS:${LATE}>)
 set_target_properties(gibbous_module PROPERTIES PREFIX "" OUTPUT_NAME gibbous LINKER_LANGUAGE C LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lua)
 target_link_options(gibbous_module PRIVATE -Wl,-z,nodelete -Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/module.map)
 set_target_properties(gibbous_module PROPERTIES LINK_DEPENDS ${CMAKE_SOURCE_DIR}/cmake/module.map)

@@ -288,12 +288,6 @@ gb.unravel_index = define("gb.unravel_index(index: tensor, shape: shape) -> tens
   return table.unpack(found)
 end)
 
-gb.logdet = define("gb.logdet(A: tensor) -> tensor: The logarithm of the determinant of each matrix: NaN where that \z
-  is negative. Example: print(gb.logdet(gb.eye(2)))", "strict", function(A)
-  local sign, logabsdet = gb.linalg.slogdet(A)
-  return gb.where(sign:lt(0), 0 / 0, logabsdet)
-end)
-
 -- ====}
 
 -- {==== comparisons ====

@@ -5,7 +5,8 @@
 -- An entry is { name, signature, doc, example, errors } and, of a record, also { level (of the strictest sandbox that
 -- has it) }, of an op also { calls (its spellings), shapes, dtypes, autocast, derivative }.
 
-local gb, native = ...
+local _, native = ...
+local gb = native.view("gb") -- with what the recipe has added
 -- a script may take methods away
 local find, match, gmatch, gsub, format = string.find, string.match, string.gmatch, string.gsub, string.format
 
@@ -251,6 +252,7 @@ local level_names = { [0] = "none", "files", "strict" }
 
 -- Take in the records that came since they were looked at last.
 local function read_records()
+  native.load_all()
   local list = native.records()
   for i = n_read + 1, #list, 2 do
     local name = match(list[i], "^[%w_.:]+")

@@ -7,8 +7,7 @@
 local gb, native = ...
 local define, inner, fail = native.define, native.inner, native.fail -- fail raises with the recipe's line
 local format, concat = string.format, table.concat
-local linalg = {}
-gb.linalg = linalg
+local linalg = gb.linalg
 
 -- {==== What several functions need ====
 

@@ -20,8 +20,6 @@ Logger.__tostring = function(self)
   return mine and format("%s logger of %s", mine.form, mine.path) or "logger"
 end
 
-gb.Logger = {}
-
 -- {==== numbers ==== --
 
 -- The number that is logged for a value: a tensor's or a scaler's too.

@@ -279,7 +279,10 @@ gb.linalg.matrix_exp = define("gb.linalg.matrix_exp(A: tensor) -> tensor: The ex
   matrices that are not square. Example: local y = gb.linalg.matrix_exp(gb.zeros(2, 2))", "strict", matrix_exp)
 
 both("logdet", ")", " -> tensor: The logarithm of the determinant of each matrix: NaN where that is negative.",
-  { method = "print(gb.eye(2):logdet())", func = "print(gb.logdet(gb.eye(2)))" }, gb.logdet)
+  { method = "print(gb.eye(2):logdet())", func = "print(gb.logdet(gb.eye(2)))" }, function(A)
+    local sign, logabsdet = gb.linalg.slogdet(A)
+    return gb.where(sign:lt(0), 0 / 0, logabsdet)
+  end)
 
 -- By two triangular systems.
 local function cholesky_solve(B, L, upper)

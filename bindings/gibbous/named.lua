@@ -20,10 +20,12 @@ local function named(what, given, from)
     fail(format("'%s' begins with a name, such as { \"%s\", ... }; got a %s", what, what == "optimizer" and
       "AdamW" or "Cosine", type(name)))
   end
-  if type(rawget(from, name)) ~= "function" then
-    fail(format("there is no %s '%s'%s", what, name, native.nearest(name, from)))
+  local known = {}
+  for key, make in pairs(from) do known[key] = make end
+  if type(known[name]) ~= "function" then
+    fail(format("there is no %s '%s'%s", what, name, native.nearest(name, known)))
   end
-  return rawget(from, name)
+  return known[name]
 end
 
 -- The optimizers that step on gradients that are there, by name.
@@ -80,7 +82,7 @@ gb.optim.lr.named = define("gb.optim.lr.named(schedule: any, optimizer: optimize
   end
   if type(given) == "string" then given = { given } end
   if type(given) ~= "table" then fail("'schedule' must be a schedule, or { \"Cosine\", warmup = 100 }") end
-  local make, chosen = named("schedule", given, gb.optim.lr), without_name(given)
+  local make, chosen = named("schedule", given, native.view("gb.optim.lr")), without_name(given)
   if make == gb.optim.lr.named then fail("there is no schedule 'named'") end
   fill(given[1], chosen, total)
   return make(optimizer, chosen)

@@ -13,8 +13,7 @@ local define, own, private, copy = native.define, native.own, native.private, na
 local format, unpack, math_type, huge = string.format, table.unpack, math.type, math.huge
 local min, max, floor, cos, sqrt, pi = math.min, math.max, math.floor, math.cos, math.sqrt, math.pi
 
-local lr = {}
-gb.optim.lr = lr
+local lr = gb.optim.lr
 
 -- What is private of a schedule: name, optimizer, options, form (what schedule_of_rates was given), warmup, base (the
 -- initial rates), parts (the schedules it is made of), depth (of parts in parts), owner (the name of the one it is a

@@ -5,8 +5,7 @@ local define, own, private = native.define, native.own, native.private
 local format, match, find, concat = string.format, string.match, string.find, table.concat
 local traceback = debug and debug.traceback or function(text) return text end
 
-local test = {}
-gb.test = test
+local test = gb.test
 
 test.ops = define("gb.test.ops() -> list: The table of ops: rows { name, family, kind, autocast, derivative, \z
   signature, doc, where, public, aliases }. Example: print(#gb.test.ops())", "none", native.ops)

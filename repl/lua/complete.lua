@@ -14,9 +14,17 @@ local tensor_fields = { "shape", "dtype", "device", "grad", "requires_grad" }
 
 -- {==== values ====
 
+-- Names of the library wait in its modules until they are used (bindings/late.h): once they are all made.
+local make_names = gb.test.public_names
+local function see_names()
+  if make_names then make_names() end
+  make_names = nil
+end
+
 -- Raw fields of a value, through tables in __index; each name once, the nearest value wins.
 local function each_field(value, found)
   local seen = {}
+  see_names()
   for _ = 1, 20 do
     if is_tensor(value) then value = repl.methods() end
     if type(value) == "table" and not seen[value] then

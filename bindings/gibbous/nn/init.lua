@@ -3,8 +3,7 @@
 local gb, native = ...
 local fail, define = native.fail, native.define -- fail raises with the recipe's line
 local format, sqrt, match, unpack = string.format, math.sqrt, string.match, table.unpack
-local init = {}
-gb.nn.init = init
+local init = gb.nn.init
 
 -- An initialiser: its record, and what it does to the tensor without gradients.
 local function initialiser(record, fn)

@@ -653,10 +653,10 @@ nn.Parameter = define("gb.nn.Parameter(tensor: tensor, requires_grad: bool = tru
 local function library_class(name, calls)
   local class = new_class(name, Module)
   class._library = calls and "calls" or "layer"
-  nn[name] = class
+  native.publish("gb.nn", name, class)
   return class
 end
-native.library_class = library_class
+native.library_class, native.new_class = library_class, new_class
 
 nn.library_class = define("gb.nn.library_class(name: string, calls: bool = false) -> class: A class of the library: \z
   its intermediate results may be dropped as soon as the next layer has read them, so forward must keep none of its \z

@@ -8,10 +8,9 @@ local fail = native.fail -- raises with the recipe's line
 local define, own, private, copy = native.define, native.own, native.private, native.copy
 local format, is_tensor, pack, unpack = string.format, gb.is_tensor, table.pack, table.unpack
 local Module, world_size = gb.nn.Module, gb.dist.world_size
-local parallel = {}
-gb.nn.parallel = parallel
+local parallel = gb.nn.parallel
 
-local DataParallel = Module:extend("DataParallel")
+local DataParallel = native.new_class("DataParallel", Module)
 native.classes.DataParallel = DataParallel
 
 local function state_of(self)

@@ -125,9 +125,6 @@ utils.recompute = define("gb.nn.utils.recompute(model: module, pattern: string) 
 
 -- {==== samples of different lengths ====
 
--- A table of utils of its own, as in PyTorch.
-utils.rnn = {}
-
 utils.rnn.pad_sequence = define("gb.nn.utils.rnn.pad_sequence(sequences: tensors, batch_first: bool = false, \z
   padding_value: number = 0; padding_side: \"left\"|\"right\" = \"right\") -> tensor: Samples [length, ...] of \z
   different lengths in one tensor [longest, n, ...] (batch_first: [n, longest, ...]), filled up with padding_value. \z
