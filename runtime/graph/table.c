@@ -72,7 +72,9 @@ static bool next_part(const char **at, const char *separator, char *part, size_t
   if (!**at) return false;
   size_t n = strcspn(*at, separator), used = n;
   while (used > 0 && (*at)[used - 1] == ' ') used--;
-  snprintf(part, size, "%.*s", (int)used, *at);
+  size_t kept = used < size ? used : size - 1;
+  memcpy(part, *at, kept);
+  part[kept] = '\0';
   *at += n + ((*at)[n] != 0);
   return true;
 }
