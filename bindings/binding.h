@@ -24,6 +24,7 @@ typedef struct gbl_modes {
   struct gbl_scope *top[GBL_SCOPE_KINDS];       /* innermost open scope of each kind */
   int64_t scopes;                               /* opened so far: the number of the last one */
   struct gbl_handler *handler;                  /* of the innermost xpcall that runs */
+  struct gbl_scope *spare;                      /* one that has ended, for the next; or NULL */
 } gbl_modes;
 
 /* Handles of tensors that came into being, and bytes of theirs. */
@@ -37,6 +38,7 @@ typedef struct gbl_state {
   gbl_modes *modes;              /* its modes */
   const void *tensor_meta;       /* address of the tensors' metatable, */
   int tensor_reference;          /* and its place in the registry */
+  int private_reference;         /* and that of the table of what the Lua half keeps of objects */
   gb_dtype default_dtype;
   gb_device default_device;
   gb_print_options print;

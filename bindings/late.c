@@ -23,6 +23,7 @@
  * [view] = i, native = the native functions, status = { [unit] = RUNS or DONE }, run = the function that runs a chunk,
  * open = true once the views are filled. */
 static const char late_key = 0;
+const char gbl_module_mark[] = "module";
 enum { OWN = 1, VIEW, SEEN };
 enum { RUNS = 1, DONE };
 #define FAILURE_INSTRUCTIONS 100000 /* about what a unit takes */
@@ -387,7 +388,9 @@ static void push_metatable(lua_State *L, int i) {
   static const luaL_Reg events[] = {
     { "__index", index_module }, { "__newindex", set_in_module }, { "__pairs", pairs_of_module },
   };
-  lua_createtable(L, 0, 5);
+  lua_createtable(L, 0, 6);
+  lua_pushboolean(L, true);
+  lua_rawsetp(L, -2, gbl_module_mark);
   lua_pushboolean(L, false);
   gbl_set_raw(L, -2, "__metatable"); /* without it, names that wait would be lost */
   lua_pushstring(L, modules[i - 1]);

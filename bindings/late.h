@@ -14,6 +14,9 @@
 
 #include "binding.h"
 
+/* A key, by its address, that metatables of modules have: found faster than by a name. */
+extern const char gbl_module_mark[];
+
 /* Make the modules, with gb, the library's own table, at the top of the stack. */
 void gbl_open_modules(lua_State *L);
 /* The Lua half has run: replace gb at the top of the stack by its view. */

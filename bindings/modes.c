@@ -10,7 +10,8 @@
 
 #include "reader.h"
 
-static const char modes_key = 0; /* of the registry: the weak table from threads to modes */
+/* Of the registry: the weak table from threads to modes, and the modes of the coroutine that opened a scope last. */
+static const char modes_key = 0, noted_modes_key = 0;
 static const char modes_meta[] = "gibbous.modes", scope_meta[] = "gibbous.scope";
 
 /* {==== Modes of a coroutine ==== */
@@ -19,6 +20,8 @@ static int modes_gc(lua_State *L) {
   gbl_modes *modes = lua_touserdata(L, 1);
   for (int kind = 0; kind < GBL_SCOPE_KINDS; kind++)
     while (modes->top[kind]) gbl_close_top(modes, (gbl_scope_kind)kind);
+  gb_counted_free(modes->spare);
+  modes->spare = NULL;
   return 0;
 }
 
@@ -84,11 +87,17 @@ static void restore(gb_modes *to, const gb_modes *from, gbl_scope_kind kind) {
   else to->autocast = from->autocast, to->lower = from->lower;
 }
 
+/* A scope is over. One is kept, since the next comes as soon as the next step. */
+static void end_scope(gbl_modes *modes, gbl_scope *scope) {
+  gb_counted_free(modes->spare);
+  modes->spare = scope;
+}
+
 void gbl_close_top(gbl_modes *modes, gbl_scope_kind kind) {
   gbl_scope *scope = modes->top[kind];
   restore(&modes->now, &scope->before, kind);
   modes->top[kind] = scope->below;
-  gb_counted_free(scope);
+  end_scope(modes, scope);
 }
 
 bool gbl_close_scopes(gbl_modes *modes, int64_t before) {
@@ -99,8 +108,15 @@ bool gbl_close_scopes(gbl_modes *modes, int64_t before) {
   return any;
 }
 
-/* What Lua holds of a scope. Its user value is the modes. */
-typedef struct handle { gbl_modes *modes; gbl_scope_kind kind; int64_t number; } handle;
+/* What Lua holds of a scope. Its user value is the modes. meta tells it from other userdata of its size. */
+typedef struct handle { gbl_modes *modes; gbl_scope_kind kind; int64_t number; const void *meta; } handle;
+
+/* The handle at index 1, or an error. A light userdata has no length; no recipe writes into a full one. */
+static const handle *check_scope(lua_State *L) {
+  const handle *h = lua_touserdata(L, 1);
+  if (h && lua_rawlen(L, 1) == sizeof *h && h->meta == scope_meta) return h;
+  return luaL_checkudata(L, 1, scope_meta);
+}
 
 /* Close the scope that the handle stands for; nothing when it is closed already. True when gradients came back on by
  * it. */
@@ -114,14 +130,14 @@ static bool close_handle(const handle *h) {
   else {
     restore(&inside->before, &scope->before, h->kind);
     inside->below = scope->below;
-    gb_counted_free(scope);
+    end_scope(modes, scope);
   }
   return modes->now.grad && !grad;
 }
 
 /* Also its end as a to-be-closed variable. */
 static int scope_close(lua_State *L) {
-  const handle *h = luaL_checkudata(L, 1, scope_meta);
+  const handle *h = check_scope(L);
   if (close_handle(h)) gbl_collect(L);
   return 0;
 }
@@ -149,6 +165,8 @@ static int scope_text(lua_State *L) {
 }
 
 static void push_scope_meta(lua_State *L) {
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, scope_meta) != LUA_TNIL) return;
+  lua_pop(L, 1);
   if (!luaL_newmetatable(L, scope_meta)) return;
   static const luaL_Reg functions[] = { { "__close", scope_close }, { "__tostring", scope_text }, { NULL, NULL } };
   luaL_setfuncs(L, functions, 0);
@@ -157,37 +175,53 @@ static void push_scope_meta(lua_State *L) {
   gbl_set_raw(L, -2, "__index");
   lua_pushboolean(L, false);
   gbl_set_raw(L, -2, "__metatable");
+  lua_pushvalue(L, -1);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, scope_meta); /* found faster than by its name */
+}
+
+/* Push the modes of L, which is noted. They are kept at hand, for the coroutine that was noted last. */
+static gbl_modes *push_noted_modes(lua_State *L, const gbl_state *state) {
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &noted_modes_key);
+  if (state->noted == L && lua_touserdata(L, -1) == state->modes) return state->modes;
+  lua_pop(L, 1);
+  lua_pushthread(L);
+  gbl_modes *modes = push_modes(L, state->context->modes);
+  lua_pushvalue(L, -1);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &noted_modes_key);
+  return modes;
 }
 
 /* Open a scope that sets the fields of its kind to those of `to`, and push its value. */
-static void push_scope(lua_State *L, gbl_scope_kind kind, const char *what, gb_modes to, bool note_line) {
+static void push_scope(lua_State *L, const gbl_state *state, gbl_scope_kind kind, const char *what, gb_modes to,
+                       bool note_line) {
   luaL_checkstack(L, 8, NULL);
   handle *h = lua_newuserdatauv(L, sizeof *h, 1);
   push_scope_meta(L);
   lua_setmetatable(L, -2);
-  lua_pushthread(L);
-  gbl_modes *modes = push_modes(L, &to);
+  gbl_modes *modes = push_noted_modes(L, state);
   lua_setiuservalue(L, -2, 1);
-  *h = (handle){ modes, kind, modes->scopes + 1 };
+  *h = (handle){ modes, kind, modes->scopes + 1, scope_meta };
   if (note_line) gbl_push_where(L);
-  else lua_pushliteral(L, "");
-  gb_context *context = gbl_get_state(L)->context;
-  gbl_scope *scope = gb_counted_alloc(context, sizeof *scope);
-  if (!scope) gbl_check_status(L, gb_error_code(context));
-  *scope = (gbl_scope){ .below = modes->top[kind], .number = ++modes->scopes, .before = modes->now, .what = what };
-  strncat(scope->where, lua_tostring(L, -1), sizeof scope->where - 1);
-  lua_pop(L, 1);
+  gbl_scope *scope = modes->spare ? modes->spare : gb_counted_alloc(state->context, sizeof *scope);
+  if (!scope) gbl_check_status(L, gb_error_code(state->context));
+  modes->spare = NULL;
+  scope->below = modes->top[kind];
+  scope->number = ++modes->scopes;
+  scope->before = modes->now;
+  scope->what = what;
+  *scope->where = '\0';
+  if (note_line) {
+    strncat(scope->where, lua_tostring(L, -1), sizeof scope->where - 1);
+    lua_pop(L, 1);
+  }
   modes->top[kind] = scope;
   restore(&modes->now, &to, kind);
 }
 
-/* The function of a scope returned, perhaps after yields: the scope, at the bottom of the stack, ends, and what is
- * above it is returned. */
+/* The function of a scope returned, perhaps after yields: what is above the scope, which lies at the bottom of the
+ * stack and ends as this returns, is returned. */
 static int finish_call(lua_State *L, int status, lua_KContext context) {
   (void)status, (void)context;
-  const handle *h = lua_touserdata(L, 1);
-  gbl_enter(L);
-  if (close_handle(h)) gbl_collect(L);
   return lua_gettop(L) - 1;
 }
 
@@ -197,11 +231,11 @@ static int scope_or_call(lua_State *L, const gbl_call *call, int fn, gbl_scope_k
                          gb_modes to) {
   if (!fn) {
     if (gbl_argument(call, "arguments")->count > 0) return gbl_refuse(call, "'fn' is nil, but arguments for it follow");
-    push_scope(L, kind, what, to, true);
+    push_scope(L, call->state, kind, what, to, true);
     return 1;
   }
   lua_settop(L, call->top);
-  push_scope(L, kind, what, to, false);
+  push_scope(L, call->state, kind, what, to, false);
   lua_insert(L, 1);
   for (int i = 1; i < fn; i++) lua_remove(L, 2);
   lua_toclose(L, 1);
@@ -211,7 +245,7 @@ static int scope_or_call(lua_State *L, const gbl_call *call, int fn, gbl_scope_k
 
 void gbl_push_grad_scope(lua_State *L, const char *what, bool grad) {
   gb_modes to = { .grad = grad };
-  push_scope(L, GBL_SCOPE_GRAD, what, to, false);
+  push_scope(L, gbl_get_state(L), GBL_SCOPE_GRAD, what, to, false);
 }
 
 void gbl_end_scope(lua_State *L, int index) { close_handle(lua_touserdata(L, index)); }
@@ -303,26 +337,24 @@ static gb_modes read_autocast_options(lua_State *L, const gbl_call *call, int in
   return to;
 }
 
-/* What a precision asks for: by its private field `autocast`, which is false or a dtype. */
-static gb_modes read_precision(lua_State *L, const gbl_call *call, int index) {
+/* What a precision asks for: by the field `autocast` of what is kept of it, which is false or a dtype. */
+static gb_modes read_precision(lua_State *L, const gbl_call *call, const gbl_value *p) {
   gb_modes to = { .autocast = false, .lower = GB_BFLOAT16 };
-  gbl_push_private(L, index, "precision");
-  if (gbl_raw_field(L, -1, "autocast") == LUA_TSTRING) {
+  if (gbl_raw_field(L, p->own, "autocast") == LUA_TSTRING) {
     to.autocast = true;
     to.lower = check_lower(call, gbl_check_dtype(L, lua_gettop(L), gbl_who(call)));
   }
-  lua_pop(L, 2);
+  lua_pop(L, 1);
   return to;
 }
 
 /* What the argument `precision` asks for: nothing (bfloat16), a dtype, true or false, options, or a precision. */
-static gb_modes read_autocast(lua_State *L, const gbl_call *call) {
-  const gbl_value *p = gbl_argument(call, "precision");
+static gb_modes read_autocast(lua_State *L, const gbl_call *call, const gbl_value *p) {
   gb_modes to = { .autocast = true, .lower = GB_BFLOAT16 };
   if (!p->given || !strcmp(p->kind, "function")) return to;
   if (!strcmp(p->kind, "dtype")) to.lower = check_lower(call, p->dtype);
   else if (!strcmp(p->kind, "bool")) to.autocast = p->integer != 0;
-  else if (!strcmp(p->kind, "precision")) return read_precision(L, call, p->index);
+  else if (!strcmp(p->kind, "precision")) return read_precision(L, call, p);
   else return read_autocast_options(L, call, p->index);
   return to;
 }
@@ -336,7 +368,7 @@ static int autocast(lua_State *L, gbl_call *call) {
     lua_pop(L, 1);
   }
   return scope_or_call(L, call, leads ? precision->index : fn->index, GBL_SCOPE_AUTOCAST, "amp.autocast",
-                       read_autocast(L, call));
+                       read_autocast(L, call, precision));
 }
 
 static int disable(lua_State *L, gbl_call *call) {
@@ -346,7 +378,7 @@ static int disable(lua_State *L, gbl_call *call) {
 }
 
 static int set_autocast(lua_State *L, gbl_call *call) {
-  gb_modes to = read_autocast(L, call);
+  gb_modes to = read_autocast(L, call, gbl_argument(call, "precision"));
   restore(call->state->context->modes, &to, GBL_SCOPE_AUTOCAST);
   return 0;
 }

@@ -15,8 +15,8 @@
 #include "late.h"
 #include "objects.h"
 
-static const char private_key = 0, records_key = 0; /* of the registry: what objects keep; the texts and levels of all
-                                                       records */
+static const char records_key = 0; /* of the registry: the texts and levels of all records */
+static const char kind_mark = 0;   /* of what is kept of an object: the name of its kind, by its address */
 
 enum {
   MOST_KINDS = 6,                /* that one argument may have */
@@ -109,7 +109,11 @@ int gbl_refuse(const gbl_call *call, const char *format, ...) {
 }
 
 void gbl_check_dot(lua_State *L, int index, const char *who) {
-  if (lua_type(L, index) != LUA_TTABLE || luaL_getmetafield(L, index, "__library") == LUA_TNIL) return;
+  if (lua_type(L, index) != LUA_TTABLE || !lua_getmetatable(L, index)) return;
+  bool is_module = lua_rawgetp(L, -1, gbl_module_mark) != LUA_TNIL;
+  lua_pop(L, 2);
+  if (!is_module) return;
+  luaL_getmetafield(L, index, "__library");
   const char *path = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "gb";
   gbl_error(L, "%s: call it with a dot, %s.%s(...), not with a colon", who, path, who);
 }
@@ -167,6 +171,30 @@ static bool read_tensor(gbl_call *call, const parameter *p, int index, gbl_value
   /* it may come twice */
   if (!out->tensor && !strcmp(gbl_who(call), "free")) return luaL_testudata(call->L, index, "gibbous.tensor") != NULL;
   return out->tensor != NULL;
+}
+
+/* gbl_push_private, for who has the state and an index that is absolute. */
+static bool push_private(lua_State *L, const gbl_state *state, int index, const char *name) {
+  if (lua_type(L, index) != LUA_TTABLE) return false;
+  luaL_checkstack(L, 4, NULL);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, state->private_reference);
+  lua_pushvalue(L, index);
+  if (lua_rawget(L, -2) != LUA_TTABLE) {
+    lua_pop(L, 2);
+    return false;
+  }
+  lua_replace(L, -2);
+  if (!name) return true;
+  lua_rawgetp(L, -1, &kind_mark);
+  const char *kept = lua_touserdata(L, -1);
+  if (!kept) { /* of no kind that arguments are of */
+    gbl_raw_field(L, -2, "kind");
+    kept = lua_tostring(L, -1); /* the table keeps it */
+    lua_pop(L, 1);
+  }
+  bool is_it = kept && (kept == name || !strcmp(kept, name));
+  lua_pop(L, is_it ? 1 : 2);
+  return is_it;
 }
 
 /* Raise where the table at index is a module, a class or another object of the library: to a raw reader it would be an
@@ -440,10 +468,10 @@ static bool read_object(gbl_call *call, const char *name, int index, gbl_value *
     if (!out->object && !closing) gbl_refuse(call, "this %s was closed", name);
     return true;
   }
-  if (!gbl_push_private(L, index, name)) return false;
-  if (gbl_raw_field(L, lua_gettop(L), "native") != LUA_TUSERDATA) lua_pop(L, 2);
+  if (!push_private(L, call->state, index, name)) return false;
+  out->own = lua_gettop(L);
+  if (gbl_raw_field(L, out->own, "native") != LUA_TUSERDATA) lua_pop(L, 1);
   else {
-    lua_remove(L, -2);
     out->native = lua_gettop(L);
     out->object = gbl_held_object(L, out->native);
     if (!out->object && !closing) gbl_refuse(call, "this %s was closed", name);
@@ -1122,28 +1150,19 @@ void gbl_push_copy(lua_State *L, int index, bool deep, const char *who) {
 }
 
 bool gbl_push_private(lua_State *L, int index, const char *name) {
-  index = lua_absindex(L, index);
-  if (lua_type(L, index) != LUA_TTABLE) return false;
-  luaL_checkstack(L, 4, NULL);
-  lua_rawgetp(L, LUA_REGISTRYINDEX, &private_key);
-  lua_pushvalue(L, index);
-  if (lua_rawget(L, -2) != LUA_TTABLE) {
-    lua_pop(L, 2);
-    return false;
-  }
-  lua_remove(L, -2);
-  if (!name) return true;
-  bool is_it = gbl_raw_field(L, -1, "kind") == LUA_TSTRING && !strcmp(lua_tostring(L, -1), name);
-  lua_pop(L, is_it ? 1 : 2);
-  return is_it;
+  return push_private(L, gbl_get_state(L), lua_absindex(L, index), name);
 }
 
 /* The private table at the top is kept for the object at index. */
 static void keep_private(lua_State *L, int index, const char *name) {
-  lua_pushliteral(L, "kind");
+  int known = find_object_kind(name, false);
   lua_pushstring(L, name);
-  lua_rawset(L, -3);
-  lua_rawgetp(L, LUA_REGISTRYINDEX, &private_key);
+  gbl_set_raw(L, -2, "kind");
+  if (known >= 0) { /* its name is told by its address */
+    lua_pushlightuserdata(L, (void *)object_kinds[known].name);
+    lua_rawsetp(L, -2, &kind_mark);
+  }
+  lua_rawgeti(L, LUA_REGISTRYINDEX, gbl_get_state(L)->private_reference);
   lua_pushvalue(L, index);
   lua_pushvalue(L, -3);
   lua_rawset(L, -3);
@@ -1183,21 +1202,15 @@ static int copy(lua_State *L) {
   return 1;
 }
 
-/* A table of the registry; with weak keys. */
-static void make_table(lua_State *L, const void *key, bool weak) {
-  lua_newtable(L);
-  if (weak) {
-    lua_createtable(L, 0, 1);
-    lua_pushliteral(L, "k");
-    gbl_set_raw(L, -2, "__mode");
-    lua_setmetatable(L, -2);
-  }
-  lua_rawsetp(L, LUA_REGISTRYINDEX, key);
-}
-
 void gbl_open_reader(lua_State *L) {
-  make_table(L, &private_key, true);
-  make_table(L, &records_key, false);
+  lua_newtable(L);
+  lua_createtable(L, 0, 1);
+  lua_pushliteral(L, "k"); /* weak keys: it goes with the object */
+  gbl_set_raw(L, -2, "__mode");
+  lua_setmetatable(L, -2);
+  gbl_get_state(L)->private_reference = luaL_ref(L, LUA_REGISTRYINDEX);
+  lua_newtable(L);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &records_key);
   gbl_push_module(L, "_native");
   gbl_set_functions(L, (const luaL_Reg[]){ { "define", define }, { "describe", describe }, { "own", own },
                                            { "private", private },

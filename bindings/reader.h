@@ -39,7 +39,8 @@ typedef struct gbl_value {
   int64_t ints[GB_MAX_NDIM];     /* ints, sizes; dims from 0, or negative */
   void *object;                  /* of a userdata of ours, or the native one of an object of the Lua half; NULL where
                                     that has none */
-  int native;                    /* where that userdata lies on the stack */
+  int native;                    /* where that userdata lies on the stack, */
+  int own;                       /* and what the Lua half keeps of its object, a table that no recipe reaches */
 } gbl_value;
 
 typedef struct gbl_signature gbl_signature;

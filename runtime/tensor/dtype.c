@@ -19,7 +19,7 @@ bool gb_dtype_is_float(gb_dtype dtype) { return known(dtype) && gb_is_float(dtyp
 
 gb_dtype gb_dtype_from_name(const char *name) {
   for (int i = 0; name && i < GB_DTYPE_COUNT; i++)
-    if (!strcmp(names[i], name)) return (gb_dtype)i;
+    if (*names[i] == *name && !strcmp(names[i], name)) return (gb_dtype)i;
   return GB_DTYPE_NONE;
 }
 
