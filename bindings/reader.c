@@ -636,7 +636,8 @@ static gbl_signature *push_signature(lua_State *L, const char *record, bool meth
   memcpy(shown, open, (size_t)(close - open) + 1);
   s->shown = shown;
   char *colon = strchr(path, ':'), *dot = strrchr(path, '.');
-  s->who = colon ? colon + 1 : dot ? dot + 1 : path;
+  bool forward = colon && !strcmp(colon, ":forward"); /* which is called by the module's own name */
+  s->who = forward ? path : colon ? colon + 1 : dot ? dot + 1 : path;
   if (colon || method) {
     if (colon) *colon = '\0';
     s->parameter[s->count] = (parameter){ .name = "self", .count = 1, .is_self = true };

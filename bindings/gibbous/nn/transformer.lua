@@ -8,7 +8,7 @@ local fail, drop, class_of, keeps_nothing = native.fail, native.drop, native.cla
 local layer, method, parameter, refuse = native.layer, native.layer_method, native.empty_parameter, native.refuse_more
 local nn = gb.nn
 local F, init = nn.functional, nn.init
-local format, floor, ipairs, setmetatable = string.format, math.floor, ipairs, setmetatable
+local format, floor, sqrt, ipairs, setmetatable = string.format, math.floor, math.sqrt, ipairs, setmetatable
 
 -- A class that other layers are made of, without a name of its own in gb.nn.
 local function inner(name)
@@ -39,6 +39,156 @@ local function by_heads(x, heads) return x:unflatten(-1, { heads, x:size(-1) // 
 
 -- The same turned back.
 local function side_by_side(x) return x:transpose(2, 3):flatten(3, 4) end
+
+-- {==== attention ====
+
+-- A mask as numbers that are added; a bool one stands for where nothing is seen.
+local function as_numbers(mask)
+  if mask.dtype ~= "bool" then return mask end
+  return gb.zeros(mask.shape, { device = mask.device }):masked_fill(mask, -math.huge)
+end
+
+-- A mask of scaled_dot_product_attention, or none, that hides what padding [batch, source] hides too.
+local function hide_padding(mask, padding)
+  if not padding then return mask end
+  padding = (padding.ndim == 1 and padding:unsqueeze(1) or padding):unsqueeze(2):unsqueeze(2)
+  if mask and (mask.dtype ~= "bool" or padding.dtype ~= "bool") then
+    return as_numbers(mask.dtype == "bool" and mask:logical_not() or mask) + as_numbers(padding)
+  end
+  if padding.dtype ~= "bool" then return padding end
+  local seen = padding:logical_not()
+  return mask and mask:logical_and(seen) or seen
+end
+
+local MultiheadAttention = layer("gb.nn.MultiheadAttention(size: size, heads: size; bias: bool = true, dropout: \z
+  number = 0, is_causal: bool = false, batch_first: bool = true, kdim?: size, vdim?: size, dtype?: dtype) -> module: \z
+  Attention in heads over x [batch, time, size], or [time, batch, size] without batch_first: one projection to query, \z
+  key and value, heads, one projection back. kdim, vdim: features of the keys and of the values, where they are not \z
+  those of the queries. Errors: heads that do not divide the size. Example: local y = gb.nn.MultiheadAttention(8, 2, \z
+  { is_causal = true })(gb.rand(1, 5, 8))",
+  function(self, size, heads, o)
+  check_heads("MultiheadAttention", size, heads)
+  check_share("MultiheadAttention", "dropout", o.dropout)
+  local options = { bias = o.bias, dtype = o.dtype }
+  self.size, self.heads, self.dropout, self.is_causal, self.batch_first = size, heads, o.dropout, o.is_causal,
+    o.batch_first
+  if (o.kdim or size) == size and (o.vdim or size) == size then
+    self.qkv = nn.Linear(size, 3 * size, options)
+    -- PyTorch's: Xavier over all three for the projection in (Linear's draw, within another bound)
+    gb.no_grad(function() self.qkv.weight:mul_(sqrt(6 / (4 * size)) * sqrt(size)) end)
+  else
+    self.q_proj = nn.Linear(size, size, options)
+    self.k_proj, self.v_proj = nn.Linear(o.kdim or size, size, options), nn.Linear(o.vdim or size, size, options)
+    for _, part in ipairs { self.q_proj, self.k_proj, self.v_proj } do init.xavier_uniform_(part.weight) end
+  end
+  self.proj = nn.Linear(size, size, options)
+  for _, part in ipairs { self.qkv or self.q_proj, self.k_proj or self.qkv, self.v_proj or self.qkv, self.proj } do
+    if part.bias then init.zeros_(part.bias) end
+  end
+end, true)
+
+-- Query, key and value of x over itself, each [batch, heads, time, dim]. They are chosen before they are turned:
+-- gradients are put together in the packed layout.
+local function project_packed(self, x)
+  local packed = self.qkv(x)
+  local heads = packed:unflatten(-1, { 3, self.heads, self.size // self.heads })
+  if keeps_nothing(self.qkv) then drop(packed) end
+  local function part(i)
+    local chosen = heads:select(3, i)
+    local turned = chosen:transpose(2, 3)
+    drop(chosen)
+    return turned
+  end
+  local q, k, v = part(1), part(2), part(3)
+  drop(heads)
+  return q, k, v
+end
+
+-- Query, key and value of three tensors. Rows of the packed projection serve one each.
+local function project_each(self, query, key, value)
+  if not self.qkv then
+    return by_heads(self.q_proj(query), self.heads), by_heads(self.k_proj(key), self.heads),
+      by_heads(self.v_proj(value), self.heads)
+  end
+  local weight, bias = self.qkv.weight, self.qkv.bias
+  local function part(i, x)
+    local first = (i - 1) * self.size + 1
+    return by_heads(F.linear(x, weight:narrow(1, first, self.size), bias and bias:narrow(1, first, self.size)),
+      self.heads)
+  end
+  return part(1, query), part(2, key), part(3, value)
+end
+
+-- The product of heads, and the share that each query [.., time] gives each key, which no fused op tells.
+local function attend_openly(q, k, v, mask, is_causal, dropout)
+  local scores = q:matmul(k:transpose(-2, -1)) * q:size(-1) ^ -0.5
+  if is_causal then
+    local later = gb.ones({ q:size(-2), k:size(-2) }, { dtype = "bool", device = q.device }):triu(1)
+    scores = scores:masked_fill(later, -math.huge)
+  end
+  if mask and mask.dtype == "bool" then scores = scores:masked_fill(mask:logical_not(), -math.huge)
+  elseif mask then scores = scores + mask end
+  local weights = scores:softmax(-1)
+  return F.dropout(weights, dropout, true):matmul(v), weights
+end
+
+-- What a role's tensor has to be, or an error.
+local function check_side(self, role, x, features)
+  if x.ndim ~= 3 or x:size(3) ~= features then
+    fail(format("MultiheadAttention expects %s %s of %d features, got [%s]", role,
+      self.batch_first and "[batch, time, size]" or "[time, batch, size]", features, table.concat(x.shape, ", ")))
+  end
+end
+
+method(MultiheadAttention, "MultiheadAttention:forward(query: tensor, key?: tensor, value?: tensor, mask?: tensor; \z
+  key_padding_mask?: tensor, attn_mask?: tensor, is_causal?: bool, need_weights: bool = false, average_attn_weights: \z
+  bool = true) -> tensor, tensor: Called as module(x, mask), of x over itself, or as module(query, key, value, mask). \z
+  mask is scaled_dot_product_attention's: bool [.., time, source], true: may look, or float, added; attn_mask and \z
+  key_padding_mask [batch, source] are PyTorch's: bool, true: may not look. need_weights gives the weights of \z
+  attention [batch, time, source] too, the mean over heads or each head's own. Example: local y, w = \z
+  gb.nn.MultiheadAttention(8, 2)(gb.rand(1, 5, 8), gb.rand(1, 3, 8), gb.rand(1, 3, 8), { need_weights = true })",
+  function(self, query, key, value, mask, o)
+  if key and not value then
+    if mask then fail("MultiheadAttention: a key without a value") end
+    key, mask = nil, key
+  end
+  if mask and o.attn_mask then fail("MultiheadAttention takes one of mask and attn_mask, got both") end
+  check_side(self, key and "query" or "x", query, self.size)
+  local turns = not self.batch_first
+  local function enter(x) return turns and x:transpose(1, 2) or x end
+  local q, k, v
+  if key then
+    check_side(self, "key", key, self.k_proj and self.k_proj.weight:size(2) or self.size)
+    check_side(self, "value", value, self.v_proj and self.v_proj.weight:size(2) or self.size)
+    q, k, v = project_each(self, enter(query), enter(key), enter(value))
+  elseif self.qkv then q, k, v = project_packed(self, enter(query))
+  else fail("MultiheadAttention with kdim or vdim is called as module(query, key, value)") end
+  local hidden = o.attn_mask
+  if hidden then
+    mask = hidden.ndim == 3 and hidden:unflatten(1, { -1, self.heads }) or hidden
+    if mask.dtype == "bool" then mask = mask:logical_not() end
+  end
+  mask = hide_padding(mask, o.key_padding_mask)
+  local is_causal, dropout = self.is_causal, self.training and self.dropout or 0
+  if o.is_causal ~= nil then is_causal = o.is_causal end
+  local y, weights
+  if o.need_weights then y, weights = attend_openly(q, k, v, mask, is_causal, dropout)
+  else y = F.scaled_dot_product_attention(q, k, v, mask, { is_causal = is_causal, dropout_p = dropout }) end
+  drop(q) drop(k) drop(v)
+  local turned = y:transpose(2, 3)
+  drop(y)
+  local joined = turned:flatten(3, 4)
+  drop(turned)
+  local result = self.proj(joined)
+  if keeps_nothing(self.proj) then drop(joined) end
+  result = turns and result:transpose(1, 2) or result
+  if weights then return result, o.average_attn_weights and weights:mean(2) or weights end
+  return result
+end)
+
+function MultiheadAttention:extra() return format("%d heads%s", self.heads, self.is_causal and ", causal" or "") end
+
+-- ====}
 
 -- {==== PyTorch's layers ====
 
@@ -79,22 +229,12 @@ end
 
 function Attention:extra() return format("%d heads", self.heads) end
 
--- A mask as numbers that are added.
-local function as_numbers(mask)
-  if mask.dtype ~= "bool" then return mask end
-  return gb.zeros(mask.shape, { device = mask.device }):masked_fill(mask, -math.huge)
-end
-
 -- What scaled_dot_product_attention takes, of PyTorch's mask [time, source] or [batch * heads, time, source] and
 -- padding [batch, source].
 local function joined_mask(mask, padding, heads)
   if mask and mask.ndim == 3 then mask = mask:unflatten(1, { -1, heads }) end
-  if padding then padding = (padding.ndim == 1 and padding:unsqueeze(1) or padding):unsqueeze(2):unsqueeze(2) end
-  if mask and padding then
-    if mask.dtype == "bool" and padding.dtype == "bool" then mask = mask:logical_or(padding)
-    else mask = as_numbers(mask) + as_numbers(padding) end
-  else mask = mask or padding end
-  return mask and mask.dtype == "bool" and mask:logical_not() or mask
+  if mask and mask.dtype == "bool" then mask = mask:logical_not() end
+  return hide_padding(mask, padding)
 end
 
 -- x as [batch, time, size], from the layout that a layer was made for.
