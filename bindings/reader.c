@@ -17,6 +17,7 @@
 
 static const char records_key = 0; /* of the registry: the texts and levels of all records */
 static const char kind_mark = 0;   /* of what is kept of an object: the name of its kind, by its address */
+static const char precision_of_key = 0; /* of the registry: the function that makes a precision of its name */
 
 enum {
   MOST_KINDS = 6,                /* that one argument may have */
@@ -71,7 +72,8 @@ static const struct { const char *name, *class, *expected; } object_kinds[] = {
   { "vocabulary", "Vocabulary", "a vocabulary of gb.data" },
   { "preparation", "Preparation", "a gb.data.Preparation" },
   { "hook", "hook", "what register_hook returned" }, { "policy", "policy", "a policy of gb.amp.policy" },
-  { "precision", "precision", "a precision of gb.amp.precision" }, { "progress", "progress", "a bar of gb.progress" },
+  { "precision", "precision", "a precision of gb.amp.precision or its name" },
+  { "progress", "progress", "a bar of gb.progress" },
   { "graph", "graph", "a graph of gb.cuda.graph" }, { "ctx", "ctx", "the context of a gb.Function" },
   { "group", "group", "a group of gb.dist.new_group" },
   { "handle", "handle", "a handle of a call of gb.dist with async = true" },
@@ -173,10 +175,28 @@ static bool read_tensor(gbl_call *call, const parameter *p, int index, gbl_value
   return out->tensor != NULL;
 }
 
+/* Replace the string at the top, such as "16-mixed", by the precision that it names; false where it cannot be one: names
+ * of dtypes have no dash, and those of devices begin otherwise. An error where it is unknown. */
+static bool make_named_precision(lua_State *L) {
+  const char *text = lua_tostring(L, -1);
+  if (!strchr(text, '-') || !strncmp(text, "cpu", 3) || !strncmp(text, "cuda", 4)) return false;
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &precision_of_key);
+  lua_insert(L, -2);
+  lua_call(L, 1, 1);
+  return true;
+}
+
 /* gbl_push_private, for who has the state and an index that is absolute. */
 static bool push_private(lua_State *L, const gbl_state *state, int index, const char *name) {
-  if (lua_type(L, index) != LUA_TTABLE) return false;
+  int type = lua_type(L, index);
   luaL_checkstack(L, 4, NULL);
+  if (type == LUA_TSTRING && name && !strcmp(name, "precision")) {
+    lua_pushvalue(L, index);
+    bool found = make_named_precision(L) && push_private(L, state, lua_gettop(L), name);
+    lua_remove(L, found ? -2 : -1);
+    return found;
+  }
+  if (type != LUA_TTABLE) return false;
   lua_rawgeti(L, LUA_REGISTRYINDEX, state->private_reference);
   lua_pushvalue(L, index);
   if (lua_rawget(L, -2) != LUA_TTABLE) {
@@ -1196,6 +1216,14 @@ static int private(lua_State *L) {
   return 1;
 }
 
+/* precision_by(fn): fn(name) makes the precision that a string stands for where one is asked for. */
+static int precision_by(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TFUNCTION);
+  lua_settop(L, 1);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &precision_of_key);
+  return 0;
+}
+
 /* copy(table, deep?) -> table: what the table holds, without metatables. */
 static int copy(lua_State *L) {
   luaL_checktype(L, 1, LUA_TTABLE);
@@ -1214,7 +1242,7 @@ void gbl_open_reader(lua_State *L) {
   lua_rawsetp(L, LUA_REGISTRYINDEX, &records_key);
   gbl_push_module(L, "_native");
   gbl_set_functions(L, (const luaL_Reg[]){ { "define", define }, { "describe", describe }, { "own", own },
-                                           { "private", private },
+                                           { "private", private }, { "precision_by", precision_by },
                                            { "records", records }, { "copy", copy }, { NULL, NULL } });
   lua_pop(L, 1);
 }

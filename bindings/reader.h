@@ -116,7 +116,8 @@ void gbl_push_copy(lua_State *L, int index, bool deep, const char *who);
 /* ----} */
 
 /* Push what the Lua half keeps of this object, a table that no recipe reaches; false, and nothing is pushed, where it
- * is no object of this kind. A kind of NULL stands for all. */
+ * is no object of this kind. A kind of NULL stands for all. A string with a dash stands for the precision of this name
+ * where one is asked for; an unknown one is an error. */
 bool gbl_push_private(lua_State *L, int index, const char *kind);
 /* Make the table at index an object of this kind, and push the empty table that is kept for it. */
 void gbl_own(lua_State *L, int index, const char *kind);

@@ -56,7 +56,7 @@ amp.precision = define("gb.amp.precision(name: any) -> precision: One object tha
   one. The environment variable GIBBOUS_AMP overrides the argument, so that a recipe can be tried in another \z
   precision from outside; tostring shows it. Errors: an unknown name. Example: local precision = \z
   gb.amp.precision(\"bf16-mixed\")", "strict", function(name)
-  if private(name, "precision") then return name end
+  if type(name) ~= "string" and private(name, "precision") then return name end
   local asked, outside = resolve(name, ""), native.environment(VARIABLE)
   local known = outside and outside ~= "" and resolve(outside, " in the environment variable " .. VARIABLE) or asked
   local row = precisions[known]
@@ -64,6 +64,14 @@ amp.precision = define("gb.amp.precision(name: any) -> precision: One object tha
   local shown = { name = known, parameters = row.parameters, autocast = row.autocast, scaler = row.scaler,
     asked = said }
   return own(setmetatable(shown, Precision), "precision", copy(shown))
+end)
+
+-- "16-mixed" stands for gb.amp.precision("16-mixed") wherever a precision is asked for.
+local by_name, make_precision = {}, amp.precision
+native.precision_by(function(name)
+  local made = by_name[name] or make_precision(name)
+  by_name[name] = made
+  return made
 end)
 
 amp.grad = define("gb.amp.grad(loss: tensors, inputs: tensors; scaler?: scaler, grad_outputs?: tensors, \z

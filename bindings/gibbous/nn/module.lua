@@ -396,7 +396,7 @@ local function convert(self, device, dtype)
 end
 
 method("Module:to(targets...: any) -> module: Move or convert floating parameters and buffers, keeping their \z
-  identity. Takes a device, a dtype, or a precision object, in any order. Errors: a dtype that is not floating. \z
+  identity. Takes a device, a dtype, or a precision or its name, in any order. Errors: a dtype that is not floating. \z
   Example: model:to(\"cpu\", gb.amp.precision(\"32-true\"))",
   function(self, ...)
     local device, dtype
