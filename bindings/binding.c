@@ -281,7 +281,19 @@ static int edit_distance(const char *a, const char *b) {
   return rows[m % 3][n];
 }
 
+/* The longest of the names, of four letters or more, that this one begins with: Cosine of CosineAnnealingLR. */
+static const char *longest_beginning(const char *name, const char *const *known) {
+  const char *longest = NULL;
+  size_t most = 3;
+  for (; *known; known++) {
+    size_t n = strlen(*known);
+    if (n > most && !strncmp(name, *known, n)) most = n, longest = *known;
+  }
+  return longest;
+}
+
 const char *gbl_nearest(const char *name, const char *const *known) {
+  const char *const *first = known;
   int limit = (int)strlen(name) / 3;
   int best = limit < 1 ? 2 : limit + 1;
   const char *nearest = NULL;
@@ -289,7 +301,7 @@ const char *gbl_nearest(const char *name, const char *const *known) {
     int distance = edit_distance(name, *known);
     if (distance < best) best = distance, nearest = *known;
   }
-  return nearest;
+  return nearest ? nearest : longest_beginning(name, first);
 }
 
 /* ====} */

@@ -803,6 +803,14 @@ static int too_many(gbl_call *call) {
 static bool takes_any(const gbl_signature *s) { return s->count > 0 &&
                                                 s->parameter[0].choices[0].kind->read == read_any; }
 
+/* Raise where a list that is written out, as in zeros(2, 3), has something else among its integers. */
+static void check_written_out(gbl_call *call, const parameter *p, int index, int last) {
+  int type = lua_type(call->L, index);
+  if (!p->spreads || type == LUA_TTABLE || (type == LUA_TNIL && index == last)) return;
+  int self = call->signature->parameter[0].is_self;
+  gbl_refuse(call, "'%s' are integers, got %s as argument %d", p->name, gbl_type_name(call->L, index), index - self);
+}
+
 /* Read all arguments of the call, which are the whole stack. */
 static void read_arguments(gbl_call *call) {
   lua_State *L = call->L;
@@ -821,12 +829,15 @@ static void read_arguments(gbl_call *call) {
           p->choices[0].kind->read != read_any ? last - 1 : last;
       read_rest(call, p, index, end, out);
       index = end + 1;
-    } else if (lua_isnil(L, index)) index++;
-    else if (is_options(call, p, index, last)) break;
+    } else if (lua_isnil(L, index)) {
+      if (index < last && lua_type(L, index + 1) == LUA_TNUMBER) check_written_out(call, p, index, last);
+      index++;
+    } else if (is_options(call, p, index, last)) break;
     else if (p->spreads && lua_type(L, index) == LUA_TNUMBER) index += read_written_out(call, p, index, last, out);
     else read_value(call, p, index++, out);
   }
   if (index <= last) {
+    if (i > 0) check_written_out(call, &s->parameter[i - 1], index, last);
     if (index == last && s->has_options && lua_type(L, index) == LUA_TTABLE) read_options(call, index);
     else if (index == last && s->has_options)
       gbl_refuse(call, "expects a table of options, got %s", gbl_type_name(L, index));

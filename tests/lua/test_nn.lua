@@ -633,6 +633,13 @@ describe("layers", function()
     expect(nn.KLDivLoss({ reduction = "batchmean" })(F.log_softmax(x, -1), F.softmax(same, -1))):to_be_close(
       F.kl_div(F.log_softmax(x, -1), F.softmax(same, -1), { reduction = "batchmean" }))
   end)
+  it("tell their sizes by PyTorch's names", function()
+    local linear, conv, table_of = nn.Linear(3, 5), nn.Conv2d(2, 4, 3), nn.Embedding(7, 6)
+    for _, pair in ipairs {
+      { linear.in_features, 3 }, { linear.out_features, 5 }, { conv.in_channels, 2 }, { conv.out_channels, 4 },
+      { table_of.num_embeddings, 7 }, { table_of.embedding_dim, 6 }, { nn.BatchNorm2d(8).num_features, 8 },
+    } do expect(pair[1]):to_be(pair[2]) end
+  end)
   it("MultiheadAttention: causal looks back only, a mask looks where it may", function()
     gb.manual_seed(2)
     local attention = nn.MultiheadAttention(8, 2, { is_causal = true })

@@ -54,7 +54,7 @@ local Linear = layer("gb.nn.Linear(inputs: size, outputs: size; bias: bool = tru
   dtype?: dtype) -> module: y = x @ weight^T + bias over the last dimension; weight [outputs, inputs]. Example: \z
   local y = gb.nn.Linear(4, 2)(x)", function(self, inputs, outputs, o)
   self.weight = parameter(o, outputs, inputs)
-  self.activation = o.activation
+  self.in_features, self.out_features, self.activation = inputs, outputs, o.activation
   local bound = 1 / sqrt(inputs)
   init.uniform_(self.weight, -bound, bound)
   if o.bias then self.bias = init.uniform_(parameter(o, outputs), -bound, bound) end
@@ -166,7 +166,7 @@ function GroupNorm:extra() return format("%d groups of %d channels", self.groups
 
 -- What a norm of channels is made of: its options, a weight and a bias if affine, running statistics if they are kept.
 local function channel_statistics(self, features, o)
-  self.features, self.eps, self.momentum = features, o.eps, o.momentum
+  self.num_features, self.eps, self.momentum = features, o.eps, o.momentum
   if o.affine then
     self.weight = init.ones_(parameter(o, features))
     self.bias = init.zeros_(parameter(o, features))
@@ -195,7 +195,7 @@ local function batch_norm(name, shapes, example, ndim_low, ndim_high)
     return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias,
       { training = self.training or self.running_mean == nil, momentum = self.momentum, eps = self.eps })
   end
-  function class:extra() return tostring(self.features) end
+  function class:extra() return tostring(self.num_features) end
 end
 batch_norm("BatchNorm1d", "[n, c] or [n, c, l]", "gb.nn.BatchNorm1d(4)(x)", 2, 3)
 batch_norm("BatchNorm2d", "[n, c, h, w]", "gb.nn.BatchNorm2d(1)(gb.rand(2, 1, 8, 8))", 4, 4)
@@ -208,7 +208,7 @@ batch_norm("BatchNorm3d", "[n, c, d, h, w]", "gb.nn.BatchNorm3d(1)(gb.rand(2, 1,
 local Embedding = layer("gb.nn.Embedding(rows: size, size: size; padding_idx?: int, dtype?: dtype) -> module: Rows \z
   of a trained table picked by integers from 0. padding_idx: a token id, from 0, whose row is zero and gets no \z
   gradient. Example: local y = gb.nn.Embedding(10, 4)(gb.arange(3))", function(self, rows, size, o)
-  self.padding_idx = o.padding_idx
+  self.num_embeddings, self.embedding_dim, self.padding_idx = rows, size, o.padding_idx
   if self.padding_idx and not (self.padding_idx >= 0 and self.padding_idx < rows) then
     fail(format("Embedding: padding_idx is a token id from 0 to %d, got %d", rows - 1, self.padding_idx))
   end

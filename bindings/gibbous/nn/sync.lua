@@ -77,8 +77,8 @@ local SyncBatchNorm = layer("gb.nn.SyncBatchNorm(features: size; eps: number = 1
 function SyncBatchNorm:forward(x, more)
   if more ~= nil then refuse(self, "x") end
   if x.ndim < 2 then fail(format("SyncBatchNorm expects 2 dimensions or more, got %d", x.ndim)) end
-  if x.shape[2] ~= self.features then
-    fail(format("SyncBatchNorm: x has %d channels, the layer %d", x.shape[2], self.features))
+  if x.shape[2] ~= self.num_features then
+    fail(format("SyncBatchNorm: x has %d channels, the layer %d", x.shape[2], self.num_features))
   end
   local training = self.training or self.running_mean == nil
   if not training or world_size() == 1 then
@@ -99,4 +99,4 @@ function SyncBatchNorm:forward(x, more)
   if self.weight then y = y * self.weight:unsqueeze(2) + self.bias:unsqueeze(2) end
   return by_sample(y, x):to(x.dtype)
 end
-function SyncBatchNorm:extra() return tostring(self.features) end
+function SyncBatchNorm:extra() return tostring(self.num_features) end

@@ -130,8 +130,8 @@ local function instance_norm(places, shapes, example)
     local single = x.ndim == places + 1
     local tracks = self.running_mean ~= nil
     if single then x = x:unsqueeze(1) end
-    if x:size(2) ~= self.features then
-      fail(format("%s has %d features, x has %d channels", name, self.features, x:size(2)))
+    if x:size(2) ~= self.num_features then
+      fail(format("%s has %d features, x has %d channels", name, self.num_features, x:size(2)))
     end
     if tracks and self.training and not gb.is_recomputing() then
       gb.no_grad(function() self.num_batches_tracked:add_(1) end)
@@ -139,7 +139,7 @@ local function instance_norm(places, shapes, example)
     local y = F.instance_norm(x, self.running_mean, self.running_var, self.weight, self.bias,
       { use_input_stats = self.training or not tracks, momentum = self.momentum, eps = self.eps })
     return single and y:squeeze(1) or y
-  end, function(self) return tostring(self.features) end)
+  end, function(self) return tostring(self.num_features) end)
 end
 instance_norm(1, "[n, c, l]", "gb.rand(1, 2, 4)")
 instance_norm(2, "[n, c, h, w]", "gb.rand(1, 2, 4, 4)")

@@ -115,6 +115,7 @@ local function convolution(dims, op)
     keeps the size of x, with a stride of 1. Errors: groups that do not divide the channels. Example: \z
     local y = gb.nn.ConvDIMSd(2, 4, 3, { padding = 1 })(SAMPLE)", dims, "inputs"),
   function(self, inputs, outputs, kernel, o)
+    self.in_channels, self.out_channels = inputs, outputs
     self.kernel = sizes(kernel, dims, name, "the kernel size")
     check_groups(name, inputs, outputs, o.groups)
     if o.padding == "same" then
@@ -150,6 +151,7 @@ local function transposed(dims, op)
     channels. Example: \z
     local y = gb.nn.ConvTransposeDIMSd(2, 4, 2, { stride = 2 })(SAMPLE)", dims, "inputs"),
   function(self, inputs, outputs, kernel, o)
+    self.in_channels, self.out_channels = inputs, outputs
     self.kernel = sizes(kernel, dims, name, "the kernel size")
     check_groups(name, inputs, outputs, o.groups)
     reset(self, o, outputs, gb.empty({ inputs, outputs // o.groups, unpack(self.kernel) }, { dtype = o.dtype }))
