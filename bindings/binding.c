@@ -10,6 +10,7 @@
 #include "binding.h"
 #include "reader.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -281,13 +282,26 @@ static int edit_distance(const char *a, const char *b) {
   return rows[m % 3][n];
 }
 
-/* The longest of the names, of four letters or more, that this one begins with: Cosine of CosineAnnealingLR. */
-static const char *longest_beginning(const char *name, const char *const *known) {
+/* Copy name in small letters and without underscores, so that RandomCrop is random_crop; false if it is too long. */
+static bool fold(const char *name, char *folded, size_t bytes) {
+  for (; *name; name++) {
+    if (*name == '_') continue;
+    if (--bytes == 0) return false;
+    *folded++ = (char)tolower((unsigned char)*name);
+  }
+  *folded = '\0';
+  return true;
+}
+
+/* The longest of the names, of four letters or more, that this one has in it: Cosine of CosineAnnealingLR. */
+static const char *longest_inside(const char *name, const char *const *known) {
+  char folded[64], part[64];
+  if (!fold(name, folded, sizeof folded)) return NULL;
   const char *longest = NULL;
   size_t most = 3;
   for (; *known; known++) {
-    size_t n = strlen(*known);
-    if (n > most && !strncmp(name, *known, n)) most = n, longest = *known;
+    if (!fold(*known, part, sizeof part) || strlen(part) <= most || !strstr(folded, part)) continue;
+    most = strlen(part), longest = *known;
   }
   return longest;
 }
@@ -301,7 +315,7 @@ const char *gbl_nearest(const char *name, const char *const *known) {
     int distance = edit_distance(name, *known);
     if (distance < best) best = distance, nearest = *known;
   }
-  return nearest ? nearest : longest_beginning(name, first);
+  return nearest ? nearest : longest_inside(name, first);
 }
 
 /* ====} */

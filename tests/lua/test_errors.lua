@@ -471,6 +471,8 @@ describe("options of the wrong kind", function()
   wrong("calculate_gain: 'slope' must be a number, got string 'steep'", nn.init.calculate_gain, "leaky_relu", "steep")
   wrong("unknown dtype 'flaot16'; did you mean 'float16'?", function() return gb.ones(1):to("flaot16") end)
   wrong("no 'CosineAnnealingLR'; did you mean 'Cosine'?", function() return gb.optim.lr.CosineAnnealingLR end)
+  wrong("no 'RandomResizedCrop'; did you mean 'resized_crop'?",
+    function() return gb.data.transforms.RandomResizedCrop end)
   wrong("'sizes' are integers, got nil as argument 1", function() return gb.zeros(nil, 3) end)
   wrong("'sizes' are integers, got string as argument 2", function() return gb.zeros(2, "3") end)
   wrong("zeros: 'sizes' must be integers, such as 2, 3 or { 2, 3 }, got nan", gb.zeros, 2, 0 / 0)
