@@ -14,6 +14,7 @@
 #include "data/transform.h"
 #include "io/folder.h"
 #include "io/image.h"
+#include "tensor/counted.h"
 
 enum { FILE_BLOCK = 7 };             /* of a worker's room; the transform has those before */
 
@@ -27,6 +28,9 @@ typedef struct worker {
 /* What a mask's pixels become: -1: they may not be. */
 typedef struct levels { bool given; int64_t id[256]; } levels;
 
+/* A file that stays in memory. */
+typedef struct kept { size_t bytes; uint8_t data[]; } kept;
+
 typedef struct images {
   gb_context *context;               /* its budget; never its text */
   gb_folder folder, masks;
@@ -39,6 +43,8 @@ typedef struct images {
   bool skip_bad;
   _Atomic uint8_t *bad;              /* of each sample, where skip_bad: it could not be read */
   _Atomic int64_t skipped;
+  _Atomic(kept *) *kept;             /* counted; of each image, then of each mask; NULL: no file is kept */
+  _Atomic int64_t keep_left;         /* bytes that may still be kept */
   pthread_mutex_t mutex;             /* guards: */
   worker *spare;
 } images;
@@ -85,6 +91,9 @@ static void images_release(void *user) {
   pthread_mutex_destroy(&set->mutex);
   gb_folder_close(&set->folder);
   gb_folder_close(&set->masks);
+  for (int64_t i = 0, n = set->kept ? set->names.count + set->mask_names.count : 0; i < n; i++)
+    gb_counted_free(set->kept[i]);
+  gb_counted_free((void *)set->kept);
   gb_names_free(&set->names);
   gb_names_free(&set->mask_names);
   gb_transform_release(set->transform);
@@ -106,8 +115,34 @@ static gb_status bad_file(const gb_folder *folder, const char *name, gb_status s
   return status;
 }
 
+/* Keep a file that was read, if there is room for it and no other thread was first. */
+static void keep(images *set, _Atomic(kept *) *place, const void *data, size_t bytes) {
+  int64_t size = (int64_t)(sizeof(kept) + bytes);
+  bool fits = atomic_fetch_sub(&set->keep_left, size) >= size;
+  kept *made = fits ? gb_counted_try(set->context, (size_t)size) : NULL, *none = NULL;
+  if (made) {
+    made->bytes = bytes;
+    memcpy(made->data, data, bytes);
+    if (atomic_compare_exchange_strong(place, &none, made)) return;
+    gb_counted_free(made);
+  }
+  atomic_fetch_add(&set->keep_left, size);
+}
+
+/* The bytes of a file: kept ones, or those on the disk. */
+static gb_status read_file(images *set, worker *w, bool is_mask, int64_t i, void **data, size_t *bytes, char *error,
+                           size_t error_size) {
+  _Atomic(kept *) *place = set->kept ? &set->kept[i + (is_mask ? set->names.count : 0)] : NULL;
+  kept *there = place ? atomic_load(place) : NULL;
+  if (there) return *data = there->data, *bytes = there->bytes, GB_OK;
+  GB_TRY(gb_folder_read(is_mask ? &set->masks : &set->folder, gb_name(is_mask ? &set->mask_names : &set->names, i),
+                        &w->room, FILE_BLOCK, data, bytes, error, error_size));
+  if (place) keep(set, place, *data, *bytes);
+  return GB_OK;
+}
+
 /* One file as a picture. */
-static gb_status read_picture(const images *set, worker *w, const gb_draw *draw, bool is_mask, int64_t i,
+static gb_status read_picture(images *set, worker *w, const gb_draw *draw, bool is_mask, int64_t i,
                               gb_picture *out, char *error, size_t error_size) {
   const gb_folder *folder = is_mask ? &set->masks : &set->folder;
   const char *name = gb_name(is_mask ? &set->mask_names : &set->names, i);
@@ -115,7 +150,7 @@ static gb_status read_picture(const images *set, worker *w, const gb_draw *draw,
   void *data;
   size_t bytes;
   gb_image image;
-  gb_status status = gb_folder_read(folder, name, &w->room, FILE_BLOCK, &data, &bytes, text, sizeof text);
+  gb_status status = read_file(set, w, is_mask, i, &data, &bytes, text, sizeof text);
   if (status == GB_OK)
     status = gb_image_decode(is_mask ? w->mask : w->image, draw->stop, data, bytes, is_mask ? GB_IMAGE_INDEX :
                              set->mode, &image, text, sizeof text);
@@ -394,6 +429,12 @@ static gb_status prepare(gb_context *context, const gb_reading *given, images *s
     set->bad = gb_counted_alloc(context, (size_t)set->names.count);
     if (!set->bad) return context->error_code;
   }
+  double most = gb_reading_number(given, "keep");
+  atomic_init(&set->keep_left, most < 1e15 ? (int64_t)most : (int64_t)1e15);
+  if (most > 0) {
+    set->kept = gb_counted_alloc(context, (size_t)(set->names.count + set->mask_names.count) * sizeof *set->kept);
+    if (!set->kept) return context->error_code;
+  }
   return find_shape(context, set);
 }
 
@@ -426,15 +467,17 @@ static gb_status open_images(gb_context *context, const gb_reading *given, gb_da
 
 const gb_reader gb_reader_images = {
   "gb.data.images(folder: path; size?: int|shape, transform?: transform, masks?: path, levels?: list, "
-  "mode: \"rgb\"|\"gray\" = \"rgb\", skip_bad: bool = false) -> dataset: JPEG and PNG files, decoded and transformed "
-  "when their samples are wanted, by as many threads as the DataLoader has workers. Folders in the folder are classes, "
+  "mode: \"rgb\"|\"gray\" = \"rgb\", skip_bad: bool = false, keep: count = 0) -> dataset: JPEG and PNG files, decoded "
+  "and transformed when their samples are wanted, by as many threads as the DataLoader has workers. Folders in the "
+  "folder are classes, "
   "sorted by name (dataset:classes()): samples are an image and its class, int64. Without such folders they are "
   "images alone. masks: a second folder with a mask for each image, of the same name but for the ending: samples are "
   "an image and int64 [height, width], the palette index or gray value of each pixel, or its place from 0 in levels = "
   "{ 0, 255 }; both go through the same random geometry. size: every image is resized to n x n or { height, width } "
   "first. transform: one of gb.data.transforms, to_float() where none is given; without to_float images stay uint8 "
   "[height, width, channels]. skip_bad: where a file is damaged, the next good one takes its place, and "
-  "dataset:skipped() counts. Errors: a folder that is not there or empty, files that are damaged (with the place), "
+  "dataset:skipped() counts. keep: so many bytes of files stay in memory once they were read, and are not opened again "
+  "in later epochs. Errors: a folder that is not there or empty, files that are damaged (with the place), "
   "images that do not all come out in one size.",
   open_images,
 };

@@ -21,7 +21,8 @@ enum { IMAGE_BLOCKS = 0, MASK_BLOCKS = 2, SCRATCH = 4, FIELDS = 6 };   /* of the
 #define MOST_STEPS 64
 #define PI 3.14159265358979323846
 
-struct gb_transform { _Atomic int32_t refs; int64_t count; gb_augment step[]; };
+/* value: what a byte of a channel becomes by to_float and the normalize behind it, where they are done as one. */
+struct gb_transform { _Atomic int32_t refs; int64_t count; float value[3][256]; gb_augment step[]; };
 
 static GB_PRINTF(3, 4) gb_status fail(gb_applying *a, gb_status status, const char *format, ...) {
   va_list list;
@@ -203,6 +204,14 @@ static gb_status do_resized_crop(gb_applying *a, const gb_augment *s) {
   return GB_OK;
 }
 
+/* A row of pixels of three bytes from its end: each moves as four bytes, of which the next one writes over the last,
+ * but for the first and the last, whose fourth byte may lie outside. */
+static void turn_row_of_3(const uint8_t *row, int64_t width, uint8_t *to) {
+  memcpy(to, row + 3 * (width - 1), 3);
+  for (int64_t x = 1; x < width - 1; x++) memcpy(to + 3 * x, row + 3 * (width - 1 - x), 4);
+  memcpy(to + 3 * (width - 1), row, 3);
+}
+
 /* Turned round in place. */
 static gb_status flip(gb_applying *a, gb_picture *p, bool vertical) {
   int n = p->channels;
@@ -212,8 +221,10 @@ static gb_status flip(gb_applying *a, gb_picture *p, bool vertical) {
   for (int64_t y = 0; y < p->height; y++) {
     if ((y & 63) == 0) GB_TRY(poll(a));
     const uint8_t *row = (const uint8_t *)p->data + (vertical ? p->height - 1 - y : y) * w * n;
-    if (vertical) memcpy(to, row, (size_t)(w * n)), to += w * n;
-    else for (int64_t x = w - 1; x >= 0; x--) for (int c = 0; c < n; c++) *to++ = row[x * n + c];
+    if (vertical) memcpy(to, row, (size_t)(w * n));
+    else if (n == 3) turn_row_of_3(row, w, to);
+    else for (int64_t x = 0; x < w; x++) to[x] = row[w - 1 - x];
+    to += w * n;
   }
   return replace(p, p->height, w, made);
 }
@@ -621,25 +632,39 @@ static gb_status do_rand_augment(gb_applying *a, const gb_augment *s) {
 
 /* {==== Numbers ==== */
 
-static gb_status do_to_float(gb_applying *a, const gb_augment *s) {
+/* What to_float makes of a byte. */
+static float float_of(int byte) { return (float)byte / 255.0f; }
+/* What normalize makes of a number of channel c. */
+static float normalized(const gb_augment *s, int c, float x) {
+  if (s->channels == 1) c = 0;
+  return (x - (float)s->mean[c]) / (float)s->std[c];
+}
+
+/* Bytes as floats, each channel by its table of 256. */
+static gb_status look_up_floats(gb_applying *a, const float (*value)[256]) {
   gb_picture *p = &a->image;
   int64_t n = pixels_of(p);
-  (void)s;
-  float *made = fresh(a, p, p->height, p->width, p->channels, sizeof *made), value[256];
+  float *made = fresh(a, p, p->height, p->width, p->channels, sizeof *made);
   const uint8_t *from = p->data;
   if (!made) return GB_EMEMORY;
-  for (int v = 0; v < 256; v++) value[v] = (float)v / 255.0f;
   PIECES(a, at, end, n) {
-    if (p->channels == 1) for (int64_t i = at; i < end; i++) made[i] = value[from[i]];
+    if (p->channels == 1) for (int64_t i = at; i < end; i++) made[i] = value[0][from[i]];
     else
       for (int64_t i = at; i < end; i++) {
-        made[i] = value[from[3 * i]];
-        made[n + i] = value[from[3 * i + 1]];
-        made[2 * n + i] = value[from[3 * i + 2]];
+        made[i] = value[0][from[3 * i]];
+        made[n + i] = value[1][from[3 * i + 1]];
+        made[2 * n + i] = value[2][from[3 * i + 2]];
       }
   }
   p->is_float = true;
   return replace(p, p->height, p->width, made);
+}
+
+static gb_status do_to_float(gb_applying *a, const gb_augment *s) {
+  float value[3][256];
+  (void)s;
+  for (int v = 0; v < 256; v++) value[0][v] = value[1][v] = value[2][v] = float_of(v);
+  return look_up_floats(a, value);
 }
 
 /* Floats, to be written where they lie. */
@@ -658,10 +683,8 @@ static gb_status do_normalize(gb_applying *a, const gb_augment *s) {
   if (s->channels != 1 && s->channels != a->image.channels)
     return fail(a, GB_ESHAPE, "normalize: mean and std are of %d channels, the image has %d", s->channels,
                 a->image.channels);
-  for (int c = 0; c < a->image.channels; c++, x += n) {
-    float mean = (float)s->mean[s->channels == 1 ? 0 : c], std = (float)s->std[s->channels == 1 ? 0 : c];
-    PIECES(a, at, end, n) for (int64_t i = at; i < end; i++) x[i] = (x[i] - mean) / std;
-  }
+  for (int c = 0; c < a->image.channels; c++, x += n)
+    PIECES(a, at, end, n) for (int64_t i = at; i < end; i++) x[i] = normalized(s, c, x[i]);
   return GB_OK;
 }
 
@@ -758,6 +781,20 @@ gb_status gb_transform_new(gb_context *context, const gb_augment *step, gb_trans
   return GB_OK;
 }
 
+/* Are steps i and i + 1 to_float and a normalize that is always done? Then one table does both, in one pass. */
+static bool are_one(const gb_transform *t, int64_t i) {
+  const gb_augment *s = &t->step[i];
+  return i + 1 < t->count && s[0].kind == GB_AUGMENT_TO_FLOAT && s[0].p >= 1 && s[1].kind == GB_AUGMENT_NORMALIZE &&
+         s[1].p >= 1;
+}
+
+/* Make that table; there is one to_float at most. */
+static void fill_values(gb_transform *t) {
+  for (int64_t i = 0; i < t->count; i++)
+    for (int k = 0; are_one(t, i) && k < 3 * 256; k++)
+      t->value[k / 256][k % 256] = normalized(&t->step[i + 1], k / 256, float_of(k % 256));
+}
+
 /* Steps for bytes come before to_float, steps for floats behind it. */
 static gb_status check_order(gb_context *context, const gb_transform *t) {
   int stage = ANY;
@@ -786,7 +823,7 @@ gb_status gb_transform_compose(gb_context *context, gb_transform *const *parts, 
   for (int64_t i = 0; i < count; to += parts[i]->count, i++)
     memcpy(to, parts[i]->step, (size_t)parts[i]->count * sizeof *to);
   gb_status status = check_order(context, t);
-  if (status == GB_OK) *out = t;
+  if (status == GB_OK) fill_values(t), *out = t;
   else gb_transform_release(t);
   return status;
 }
@@ -808,7 +845,9 @@ gb_status gb_transform_apply(const gb_transform *t, gb_applying *a) {
                   "bytes, uint8 [height, width, channels]: put it before to_float()" :
                   "float32 [channels, height, width]: put to_float() before it");
     if (s->p < 1 && !happens(a, s->p)) continue;
-    GB_TRY(kinds[s->kind].apply(a, s));
+    bool one = are_one(t, i) && (s[1].channels == 1 || s[1].channels == a->image.channels);
+    GB_TRY(one ? look_up_floats(a, t->value) : kinds[s->kind].apply(a, s));
+    i += one;
   }
   return GB_OK;
 }

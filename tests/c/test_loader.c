@@ -452,9 +452,10 @@ static void test_images(void) {
     { .name = "mode", .kind = GB_OPTION_STRING, .string = "rgb", .length = 3 },
     { .name = "size", .kind = GB_OPTION_NUMBER, .number = 12 }, { .name = "skip_bad", .kind = GB_OPTION_BOOL },
     { .name = "transform", .kind = GB_OPTION_TRANSFORM, .transform = transform },
+    { .name = "keep", .kind = GB_OPTION_NUMBER, .number = 20000 }, /* some of the files, which threads race to keep */
   };
   gb_reading given = { .path = { "tests/golden/images" },
-                       .options = { .kind = GB_OPTION_LIST, .list = options, .count = 4 } };
+                       .options = { .kind = GB_OPTION_LIST, .list = options, .count = 5 } };
   gb_dataset *set = NULL;
   gb_status status = gb_reader_images.open(context, &given, &set);
   for (int i = 0; i < 2; i++) gb_transform_release(parts[i]);

@@ -113,6 +113,39 @@ describe("a transform alone", function()
       (floats - mean:reshape(3, 1, 1)) / std:reshape(3, 1, 1), 1e-6)
   end)
 
+  -- composed, the two are one table of 256 floats for each channel
+  it("gives the same bits where to_float and normalize are steps of one transform", function()
+    for _, of in ipairs { 1, 3 } do
+      for _, channels in ipairs { 1, 3 } do
+        local bytes = gb.arange(256 * channels):reshape(16, 16, channels):to("uint8")
+        local mean, std = { 0.4914, 0.4822, 0.4465 }, { 0.247, 0.2435, 0.2616 }
+        if of == 1 then mean, std = 0.1307, 0.3081 end
+        local to_float, normalize = transforms.to_float(), transforms.normalize(mean, std)
+        local both = transforms.compose { to_float, normalize, transforms.cutout(3) }
+        if of <= channels then
+          local alone = transforms.compose { to_float, transforms.normalize(0, 1), transforms.cutout(3) }(bytes,
+            { seed = 3 })
+          local want = normalize(to_float(bytes))
+          local filled = transforms.compose { to_float, normalize, transforms.cutout(3) }(bytes, { seed = 3 })
+          expect(filled):to_equal_bits(gb.where(filled:eq(0):logical_and(alone:eq(0)), filled, want))
+          expect(transforms.compose { to_float, normalize }(bytes)):to_equal_bits(want)
+        else
+          expect(function() both(bytes) end):to_fail("mean and std are of 3 channels, the image has 1")
+        end
+      end
+    end
+  end)
+
+  it("turns pixels of every width", function()
+    for _, channels in ipairs { 1, 3 } do
+      for width = 1, 9 do
+        local bytes = gb.arange(5 * width * channels):reshape(5, width, channels):to("uint8")
+        expect(transforms.flip({ p = 1 })(bytes)):to_equal_bits(bytes:flip(2))
+        expect(transforms.flip({ p = 1, direction = "vertical" })(bytes)):to_equal_bits(bytes:flip(1))
+      end
+    end
+  end)
+
   it("takes a mask through the same geometry", function()
     local t = transforms.compose {
       transforms.random_crop(9, { padding = 3 }), transforms.flip(), transforms.rotate(40),
@@ -307,6 +340,34 @@ describe("a folder of class folders", function()
     local other = gb.data.DataLoader(dataset, options)
     other:load_state_dict(state)
     expect((other:iter()())):to_equal_bits(want)
+  end)
+
+  it("is not opened again for files that it keeps", function()
+    local want = epoch_of(gb.data.images(root .. "/classes"), { batch_size = 4 })
+    for _, workers in ipairs { 0, 3 } do
+      os.execute(("rm -rf '%s/gone'; cp -r '%s/classes' '%s/gone'"):format(root, root, root))
+      local all = gb.data.images(root .. "/gone", { keep = 1 << 20 })
+      local some = gb.data.images(root .. "/gone", { keep = 3000 })
+      for _, dataset in ipairs { all, some } do
+        expect((epoch_of(dataset, { batch_size = 4, workers = workers }))):to_equal_bits(want)
+      end
+      os.execute(("rm -rf '%s/gone'"):format(root))
+      expect((epoch_of(all, { batch_size = 4, workers = workers }))):to_equal_bits(want)
+      expect(function() epoch_of(some, { batch_size = 4, workers = workers }) end):to_fail("cannot open it")
+    end
+    expect(function() gb.data.images(root .. "/classes", { keep = -1 }) end):to_fail("keep")
+    expect(#gb.data.images(root .. "/classes", { keep = math.maxinteger })):to_be(18)
+  end)
+
+  it("reads files of every size about that which is read at once", function()
+    local png = golden_file("rgb.png")
+    for _, size in ipairs { #png, (32 << 10) - 1, 32 << 10, (32 << 10) + 1, 100000 } do
+      write("sizes/image.png", png .. ("x"):rep(size - #png)) -- what follows the image is not looked at
+      expect(gb.data.images(root .. "/sizes"):get(1)):to_equal_bits(
+        gb.io.image(root .. "/sizes/image.png"):permute(3, 1, 2):float() / 255)
+    end
+    write("sizes/image.png", "")
+    expect(function() gb.data.images(root .. "/sizes") end):to_fail("it is empty")
   end)
 
   it("resizes first, and leaves bytes where no to_float is said", function()
