@@ -6,7 +6,7 @@ local fail = native.fail -- raises with the recipe's line
 local define, own, private = native.define, native.own, native.private
 local format, match, pack, unpack, tointeger = string.format, string.match, table.pack, table.unpack, math.tointeger
 local move, min, max, math_type = table.move, math.min, math.max, math.type
-local read_dataset, read_sample = native.read_dataset, native.read_sample
+local read_dataset, read_sample, clock = native.read_dataset, native.read_sample, native.clock
 local data = gb.data
 
 -- The native readers, each by its record.
@@ -42,7 +42,7 @@ end)
 
 -- What is private of a loader: dataset, its options, native (the native loader, where one reads ahead), epoch and batch
 -- (where it stands), order and order_epoch (what a sampler or a shuffle gave for that epoch), loop (the loop that
--- runs).
+-- runs), waited and taken (the seconds that loops waited for batches, and how many they got).
 local Loader = {}
 Loader.__index = Loader
 Loader.__name = "gb.data.DataLoader"
@@ -84,6 +84,7 @@ data.DataLoader = define("gb.data.DataLoader(dataset: any; batch_size: size = 1,
     check_options(mine)
     mine.view = mine.parts and native.parts_for(mine.parts)
     mine.dataset, mine.seed, mine.epoch, mine.batch = dataset, mine.seed or (native.get_rng()), 0, 0
+    mine.waited, mine.taken = 0.0, 0
     if native.is_dataset(dataset) then
       mine.is_native = mine.batch_sampler == nil and not mine.collate
       if not mine.is_native and mine.batches then
@@ -360,6 +361,7 @@ function native.iterate(mine, device, resume, view)
     if mine.loop ~= loop then
       fail("DataLoader: another loop over this loader was begun; give each loop a DataLoader of its own")
     end
+    local started = clock()
     skip_others(mine, view)
     local batch = pack(next_batch(mine, view))
     if batch[1] == nil then
@@ -376,6 +378,7 @@ function native.iterate(mine, device, resume, view)
         if gb.is_tensor(batch[i]) then batch[i] = batch[i]:to(device) end
       end
     end
+    mine.waited, mine.taken = mine.waited + (clock() - started), mine.taken + 1
     return unpack(batch, 1, batch.n)
   end
 end
@@ -388,6 +391,14 @@ Loader.iter = define("DataLoader:iter(device?: device; resume: bool = false) -> 
   local mine = private(self, "loader")
   return native.iterate(mine, device, options.resume, mine.view)
 end)
+
+Loader.waited = define("DataLoader:waited() -> number, int: How many seconds loops over the loader have waited for \z
+  their batches so far, until these were there and, with a device, on their way to it; and how many batches. Beside \z
+  the time of the steps it says whether more workers would help. Example: print(loader:waited())", "strict",
+  function(self)
+    local mine = private(self, "loader")
+    return mine.waited, mine.taken
+  end)
 
 Loader.state_dict = define("DataLoader:state_dict() -> table: Where the loader stands: saved and restored with a \z
   checkpoint. Example: local state = loader:state_dict()", "strict", function(self)

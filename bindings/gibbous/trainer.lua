@@ -153,7 +153,7 @@ local function progress_part(mine)
         stop = mine.stopping and mine.stopping:state_dict(), swa = mine.swa_schedule and mine.swa_schedule:state_dict(),
         tally = mine.tally and mine.tally:state_dict(), found = copy(mine.spikes_found, true), shards = mine.shards,
         owes = mine.owes }
-      state.values.samples_per_second, state.values.mfu = nil, nil -- which hang on the machine
+      trainer.forget_speed(state.values) -- which hangs on the machine
       for _, name in ipairs(counters) do state[name] = mine[name] end
       for i, hooks in ipairs(mine.callbacks) do state.hooks[i] = hooks.state and { hooks.state(mine.self) } or {} end
       return state
@@ -236,21 +236,19 @@ local function log_values(mine, values)
   for _, logger in ipairs(mine.loggers) do logger:log(copy(values), mine.step) end
 end
 
-local logged = { "loss", "lr", "norm", "scale", "skipped", "epoch", "samples_per_second", "mfu" }
+local logged = { "loss", "lr", "norm", "scale", "skipped", "epoch", "samples_per_second", "data_wait", "mfu" }
 
 -- Log a step, show it, and tell the host.
 local function show_step(mine, samples)
   local values = mine.values
-  values.samples_per_second = mine.speed(samples) or values.samples_per_second
-  if mine.sample_operations and values.samples_per_second then
-    values.mfu = values.samples_per_second * mine.sample_operations / (mine.peak_flops * mine.size)
-  end
+  trainer.measure_speed(mine, samples)
   if mine.step % mine.log_every == 0 then
     local row = {}
     for _, name in ipairs(logged) do row[name] = values[name] end
     log_values(mine, row)
   end
-  local text = { loss = values.loss, step = mine.step, scale = mine.scaler, norm = values.norm, lr = values.lr }
+  local text = { loss = values.loss, step = mine.step, scale = mine.scaler, norm = values.norm, lr = values.lr,
+    data_wait = values.data_wait }
   if mine.bar then mine.bar:update(1, text)
   else native.tell("train", mine.step, mine.most_steps, values) end
 end
@@ -399,6 +397,7 @@ local function run_epoch(mine)
   end
   local source = trainer.source_of(mine, mine.train, mine.batch > 0)
   repeat
+    trainer.begin_step(mine)
     trainer.remember(mine)
     local group = take(mine, source, n)
     local last = mine.batch >= n
@@ -407,7 +406,7 @@ local function run_epoch(mine)
     trainer.watch_step(mine, group, function() train_step(mine, group) end)
     after_step(mine, group, last)
   until last or mine.reason
-  if mine.bar then mine.bar:close(native.text_of({ loss = mine.values.train_loss or mine.values.loss })) end
+  if mine.bar then mine.bar:close(trainer.text_of_epoch(mine)) end
   mine.bar = nil
 end
 
@@ -455,7 +454,8 @@ local function prepare(mine, train, validation)
   local watches = mine.stopping or mine.checkpoint and mine.checkpoint.monitor and mine.checkpoint
   mine.monitor = watches and watches.monitor or mine.validation and "val_loss" or "train_loss"
   mine.mode = watches and watches.mode or "min"
-  mine.started, mine.validated, mine.speed, mine.reason = clock(), clock(), gb.throughput(), nil
+  mine.started, mine.validated, mine.reason = clock(), clock(), nil
+  trainer.begin_speed(mine)
   if mine.checkpoint then trainer.once(mine, function() mine.checkpoint:prepare() end) end
   trainer.align(mine, mine.train)
   trainer.align(mine, mine.validation)

@@ -1,11 +1,12 @@
--- trainer_report.lua - what a Trainer says where numbers go wrong: losses and gradients that are not finite, and
--- spikes, with the step, the batches, the parameter, the op and the line. The op is found by running the batch once
--- more under gb.amp.audit, with the random numbers it had; nothing of the run is changed by it.
+-- trainer_report.lua - how fast a Trainer is, and what it says where numbers go wrong: losses and gradients that are
+-- not finite, and spikes, with the step, the batches, the parameter, the op and the line. The op is found by running
+-- the batch once more under gb.amp.audit, with the random numbers it had; nothing of the run is changed by it.
 
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
 local private, copy, trainer = native.private, native.copy, native.trainer
 local format, concat, huge, math_type = string.format, table.concat, math.huge, math.type
+local max, min, clock = math.max, math.min, native.clock
 local Module, amp = gb.nn.Module, gb.amp
 
 local MOST_AUDITS = 3 -- of a run: they cost what a step under the audit costs
@@ -87,6 +88,51 @@ local function place_of(mine, group)
 end
 
 local function is_finite(value) return value == value and value < huge and value > -huge end
+
+-- {==== how fast it is ====
+
+local SPEED_STEPS = 100 -- that the numbers are means of
+
+-- Nothing was measured yet.
+function trainer.begin_speed(mine)
+  mine.speed, mine.window_of_waits = gb.throughput({ window = SPEED_STEPS }), {}
+  mine.waits, mine.lasts, mine.measured = 0.0, 0.0, 0
+  mine.epoch_waits, mine.epoch_lasts = 0.0, 0.0
+end
+
+local function waited_of(mine) return (private(mine.train, "loader").waited) end
+
+-- A step begins: its time counts from here, before its batches are there.
+function trainer.begin_step(mine) mine.step_began, mine.waited_before = clock(), waited_of(mine) end
+
+-- A step of so many samples is over: samples_per_second, and data_wait, the share of the time of the steps in which
+-- they waited for their batches. What is done between steps (validation, saving) is no part of it.
+function trainer.measure_speed(mine, samples)
+  local values, window, n = mine.values, mine.window_of_waits, mine.measured + 1
+  local waits, lasts = waited_of(mine) - mine.waited_before, clock() - mine.step_began
+  local old = window[n - SPEED_STEPS]
+  mine.measured, window[n], window[n - SPEED_STEPS] = n, { waits, lasts }, nil
+  mine.waits, mine.lasts = mine.waits + waits - (old and old[1] or 0), mine.lasts + lasts - (old and old[2] or 0)
+  mine.epoch_waits, mine.epoch_lasts = mine.epoch_waits + waits, mine.epoch_lasts + lasts
+  values.samples_per_second = mine.speed(samples) or values.samples_per_second
+  values.data_wait = mine.lasts > 0 and max(0.0, min(1.0, mine.waits / mine.lasts)) or nil
+  if mine.sample_operations and values.samples_per_second then
+    values.mfu = values.samples_per_second * mine.sample_operations / (mine.peak_flops * mine.size)
+  end
+end
+
+-- What a checkpoint leaves out, since it is of the machine and not of the run.
+function trainer.forget_speed(values) values.samples_per_second, values.data_wait, values.mfu = nil, nil, nil end
+
+-- The last line of an epoch.
+function trainer.text_of_epoch(mine)
+  local text = native.text_of({ loss = mine.values.train_loss or mine.values.loss })
+  local share = mine.epoch_lasts > 0 and mine.epoch_waits / mine.epoch_lasts
+  mine.epoch_waits, mine.epoch_lasts = 0.0, 0.0
+  return share and format("waits for data %.1f %%  %s", 100 * share, text) or text
+end
+
+-- ====}
 
 -- {==== steps that are not finite ====
 

@@ -52,7 +52,8 @@ local function digest(trainer, values)
   end
   local names = {}
   for name, value in pairs(values) do
-    if type(value) == "number" and name ~= "samples_per_second" then names[#names + 1] = name end
+    local is_timed = name == "samples_per_second" or name == "data_wait"
+    if type(value) == "number" and not is_timed then names[#names + 1] = name end
   end
   table.sort(names)
   for _, name in ipairs(names) do

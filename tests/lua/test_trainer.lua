@@ -665,7 +665,7 @@ local function same_run(a, b)
   for name, value in pairs(a.model:state_dict()) do expect(value):to_equal_bits(b.model:state_dict()[name]) end
   same_states(a.opt:state_dict(), b.opt:state_dict())
   for name, value in pairs(a.values) do
-    if name ~= "samples_per_second" then expect(b.values[name]):to_be(value) end
+    if name ~= "samples_per_second" and name ~= "data_wait" then expect(b.values[name]):to_be(value) end
   end
   expect(b.counted):to_be(a.counted)
   expect(b.trainer.skipped):to_be(a.trainer.skipped)
@@ -1003,6 +1003,33 @@ describe("fit", function()
     local values = trainer:fit(list)
     expect(values.samples_per_second > 0):to_be(true)
     expect(values.mfu > 0 and values.mfu < 1):to_be(true)
+  end)
+  it("says what share of its steps waits for data", function()
+    local function spin(seconds)
+      local ends = gb.clock() + seconds
+      while gb.clock() < ends do end
+    end
+    local slow = gb.data.DataLoader(gb.data.Dataset(16, function(i)
+      spin(0.005)
+      return list[1][1][i % 2 + 1], list[1][2][i % 2 + 1]
+    end), { batch_size = 4 })
+    local rows = {}
+    local logger = { log = function(_, row) rows[#rows + 1] = row end, close = function() end }
+    local _, trainer = linear_world { epochs = 1, log = logger, log_every = 1 }
+    local values = trainer:fit(slow)
+    local seconds, batches = slow:waited()
+    expect(batches):to_be(4)
+    expect(seconds >= 16 * 0.005):to_be(true)
+    expect(values.data_wait > 0.5 and values.data_wait <= 1):to_be(true)
+    expect(rows[2].data_wait > 0.5):to_be(true)
+    _, trainer = linear_world { epochs = 1, on = { backward = function() spin(0.01) end } }
+    values = trainer:fit(list, slow) -- what a validation waits for is no part of a step
+    expect(values.data_wait < 0.5):to_be(true)
+    local said = silently(function()
+      gb.Trainer({ model = nn.Linear(3, 2), optimizer = "SGD", loss = F.mse_loss, epochs = 1, device = "cpu"
+        }):fit(slow)
+    end)
+    expect(said:find("^epoch 1  waits for data %d+%.%d %%  loss ") ~= nil):to_be(true)
   end)
   it("validates and saves when the time is over", function()
     with_folder(function(folder)
