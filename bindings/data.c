@@ -509,7 +509,8 @@ static const gbl_type loader_type = { "gibbous.batches", release_loader, loader_
 static int shuffled(lua_State *L) {
   int64_t n = luaL_checkinteger(L, 1);
   if (n < 0 || n >= INT_MAX)
-    return gbl_error(L, "DataLoader: %" PRId64 " samples cannot be shuffled; there may be %d", n, INT_MAX - 1);
+    return gbl_error(L, "%" PRId64 " samples cannot be shuffled; there may be %d. Draw them at random (DataLoader with "
+                     "batches = n), or cut them as they lie (tokens:split, dataset:subset)", n, INT_MAX - 1);
   gbl_charge(L, (uint64_t)n);
   int64_t *order = lua_newuserdatauv(L, sizeof *order * (size_t)(n + 1), 0);
   gb_permutation((uint64_t)luaL_checkinteger(L, 2), (uint64_t)luaL_checkinteger(L, 3), n, order);
@@ -537,9 +538,9 @@ static const gbl_function functions[] = {
     "Errors: a character "
     "that the vocabulary lacks." },
   { tokens_open, GB_SANDBOX_FILES,
-    "gb.data.tokens(path: path; dtype: \"uint8\"|\"uint16\"|\"int32\" = \"uint16\") -> tokens: A file of token ids, "
-    "read window by "
-    "window; with 16 bits also one with llm.c's header." },
+    "gb.data.tokens(path: path; dtype: \"uint8\"|\"uint16\"|\"int32\" = \"uint16\") -> tokens: A file of token ids of "
+    "any size, of which each window is read when it is wanted; with 16 bits also one with llm.c's header. Errors: a "
+    "length that is no whole number of ids; a file that becomes shorter, when a window is read." },
   { NULL, 0, NULL },
 };
 

@@ -67,10 +67,10 @@ void gb_tokens_retain(gb_tokens *tokens);
 void gb_tokens_release(gb_tokens *tokens);       /* NULL is fine */
 
 int64_t gb_tokens_length(const gb_tokens *tokens);
-/* ids first .. first + count - 1, which the file has. Any thread, several at once; on failure the text goes to
- * error. */
-gb_status gb_tokens_read(const gb_tokens *tokens, int64_t first, int64_t count, int64_t *ids, char *error,
-                         size_t error_size);
+/* ids first .. first + count - 1, which the file has, and unless next is NULL the one behind them, by one read. Any
+ * thread, several at once; on failure the text goes to error. */
+gb_status gb_tokens_read(const gb_tokens *tokens, int64_t first, int64_t count, int64_t *ids, int64_t *next,
+                         char *error, size_t error_size);
 
 /* ====} */
 

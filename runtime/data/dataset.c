@@ -174,11 +174,16 @@ gb_status gb_dataset_tensors(gb_context *context, gb_tensor *const *tensors, int
 
 typedef struct windows { gb_text *text; gb_tokens *tokens; int64_t first, block; } windows; /* one of text and tokens */
 
-/* ids at .. at + count - 1. */
-static gb_status read_ids(const windows *set, int64_t at, int64_t count, int64_t *ids, char *error, size_t error_size) {
-  if (set->tokens) return gb_tokens_read(set->tokens, at, count, ids, error, error_size);
-  const uint16_t *from = gb_text_ids(set->text) + at;
-  for (int64_t t = 0; t < count; t++) ids[t] = from[t];
+/* x = ids at .. at + block - 1, y = the ids one further. */
+static gb_status read_window(const windows *set, int64_t at, int64_t *x, int64_t *y, char *error, size_t error_size) {
+  int64_t block = set->block;
+  if (set->tokens) GB_TRY(gb_tokens_read(set->tokens, at, block, x, &y[block - 1], error, error_size));
+  else {
+    const uint16_t *from = gb_text_ids(set->text) + at;
+    for (int64_t t = 0; t < block; t++) x[t] = from[t];
+    y[block - 1] = from[block];
+  }
+  memcpy(y, x + 1, (size_t)(block - 1) * sizeof *y);
   return GB_OK;
 }
 
@@ -186,12 +191,8 @@ static gb_status windows_get(void *user, const int64_t *indices, int64_t n, void
                              size_t error_size) {
   const windows *set = user;
   int64_t *x = out[0], *y = out[1], block = set->block;
-  for (int64_t i = 0; i < n; i++, x += block, y += block) {
-    int64_t at = set->first + indices[i];
-    GB_TRY(read_ids(set, at, block, x, error, error_size));
-    memcpy(y, x + 1, (size_t)(block - 1) * sizeof *y);
-    GB_TRY(read_ids(set, at + block, 1, y + block - 1, error, error_size));
-  }
+  for (int64_t i = 0; i < n; i++, x += block, y += block)
+    GB_TRY(read_window(set, set->first + indices[i], x, y, error, error_size));
   return GB_OK;
 }
 

@@ -355,7 +355,12 @@ gb_status gb_loader_open(gb_context *context, gb_dataset *dataset, const gb_load
         : NULL;
     if (loader->ring && options->shuffle)
       loader->order = gb_counted_alloc(context, ((size_t)dataset->count + 1) * sizeof *loader->order);
-    if (!loader->ring || (options->shuffle && !loader->order)) status = context->error_code;
+    if (!loader->ring) status = context->error_code;
+    else if (options->shuffle && !loader->order)
+      status = gb_fail(context, context->error_code, "out of memory for the order of %" PRId64 " samples, 8 bytes "
+                       "each, that shuffle = true needs; with batches = n an epoch is n batches drawn at random, "
+                       "without one",
+                       dataset->count);
     else if (!init_locks(loader)) status = gb_fail_memory(context, sizeof *loader);
   }
   if (status != GB_OK) {

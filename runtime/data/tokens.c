@@ -1,10 +1,14 @@
 /* data/tokens.c - files of token ids, which are larger than memory: every window is read when it is wanted, and the
- * system keeps what is hot.
+ * system keeps what is hot, once for all processes that read the file.
  *
- * Read and not mapped: a file that shrinks while it is mapped kills the process, a read gives an error. */
+ * Read and not mapped: where a mapped file shrinks, or its disk fails, the next look at a lost page is a SIGBUS that
+ * ends the process, and no check before can rule that out. A handler of that signal is the host's to have, Linux seals
+ * only files in memory, and a private mapping has the same pages. A read of a window gives an error instead, and costs
+ * a microsecond more. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "data/data.h"
 #include "io/file.h"
@@ -82,14 +86,28 @@ void gb_tokens_release(gb_tokens *tokens) {
 
 int64_t gb_tokens_length(const gb_tokens *tokens) { return tokens->length; }
 
-gb_status gb_tokens_read(const gb_tokens *tokens, int64_t first, int64_t count, int64_t *ids, char *error,
-                         size_t error_size) {
+/* Say how an id that is lost can be had again. */
+static gb_status refuse(const gb_tokens *tokens, int64_t first, int64_t count, gb_status status, char *error,
+                        size_t error_size) {
+  size_t used = strlen(error);
+  snprintf(error + used, error_size - used, ", for ids %" PRId64 " to %" PRId64 " of the %" PRId64 " that it had when "
+           "it was opened; write it whole, and open it again", first + 1, first + count, tokens->length);
+  return status;
+}
+
+gb_status gb_tokens_read(const gb_tokens *tokens, int64_t first, int64_t count, int64_t *ids, int64_t *next,
+                         char *error, size_t error_size) {
   unsigned char piece[PIECE * 4];
-  for (int64_t done = 0; done < count; done += PIECE) {
-    int64_t some = count - done < PIECE ? count - done : PIECE;
-    uint64_t offset = tokens->start + (uint64_t)(first + done) * (uint64_t)tokens->width;
-    GB_TRY(gb_file_read_plain(tokens->file, offset, piece, (size_t)some * (size_t)tokens->width, error, error_size));
-    for (int64_t i = 0; i < some; i++) ids[done + i] = decode(piece + i * tokens->width, tokens->width);
+  int width = tokens->width;
+  int64_t all = count + (next != NULL);
+  for (int64_t done = 0; done < all; done += PIECE) {
+    int64_t some = all - done < PIECE ? all - done : PIECE, wanted = count - done < some ? count - done : some;
+    uint64_t offset = tokens->start + (uint64_t)(first + done) * (uint64_t)width;
+    size_t bytes = (size_t)some * (size_t)width;
+    gb_status status = gb_file_read_plain(tokens->file, offset, piece, bytes, error, error_size);
+    if (status != GB_OK) return refuse(tokens, first, all, status, error, error_size);
+    for (int64_t i = 0; i < wanted; i++) ids[done + i] = decode(piece + i * width, width);
+    if (wanted < some) *next = decode(piece + wanted * width, width);
   }
   return GB_OK;
 }

@@ -186,6 +186,49 @@ describe("token files", function()
       expect((y - x):eq(1):all():item()):to_be(true)
     end
   end)
+  -- A hole of 5 GB takes no room on the disk; where a file system has no holes, nothing is shown
+  it("of any size, in memory that does not grow with it", function()
+    local function most_memory()
+      for line in io.lines("/proc/self/status") do
+        local kilobytes = line:match("^VmHWM:%s*(%d+)")
+        if kilobytes then return tonumber(kilobytes) << 10 end
+      end
+    end
+    local function read(size)
+      local huge_file = os.tmpname()
+      local f = assert(io.open(huge_file, "wb"))
+      f:seek("set", size - 1)
+      f:write("\7")
+      f:close()
+      local windows = data.tokens(huge_file, { dtype = "uint8" }):windows(512)
+      local loader = data.DataLoader(windows, { batch_size = 16, batches = 40, seed = 1 })
+      for x in loader:iter() do expect(x):to_have_shape(16, 512) end
+      expect(#windows):to_be(size - 512)
+      expect(select(2, windows:get(-1))[-1]:item()):to_be(7)
+      os.remove(huge_file)
+    end
+    if not most_memory() then return end
+    read(1 << 20)
+    local before = most_memory()
+    read(5 << 30)
+    expect(most_memory() - before < 64 << 20):to_be(true)
+  end)
+  it("that became shorter is an error of the batch, with file, place and cure", function()
+    for _, workers in ipairs { 0, 2 } do
+      local cut_file = temporary(("ab"):rep(5000))
+      local loader = data.DataLoader(data.tokens(cut_file):windows(10), { batch_size = 100, workers = workers,
+        prefetch = 0 })
+      local source = loader:iter()
+      expect(source()):to_have_shape(100, 10)
+      local f = assert(io.open(cut_file, "wb"))
+      f:write(("ab"):rep(700))
+      f:close()
+      local function rest() for _ in source do end end
+      expect(rest):to_fail(cut_file .. "' ends at byte 1400")
+      expect(rest):to_fail("of the 5000 that it had when it was opened; write it whole, and open it again")
+      os.remove(cut_file)
+    end
+  end)
   it("what is none is an error", function()
     expect(function() data.tokens("/nowhere/at/all") end):to_fail("/nowhere/at/all")
     expect(function() data.tokens(path, { dtype = "float32" }) end):to_fail("float32")
