@@ -129,13 +129,101 @@ describe("what runs under a profile", function()
   end)
 end)
 
-describe("a trace", function()
+local function trace_of(fn)
   local path = os.tmpname()
-  gb.profile(function() step() step() end, { print = false, model = model, file = path })
+  gb.profile(fn, { print = false, model = model, file = path })
   local file <close> = assert(io.open(path, "rb"))
   local trace = gb.io.json_decode(file:read("a"))
   os.remove(path)
+  return trace
+end
+
+-- What a viewer does with a trace, as Perfetto's importer does it: events by their time, of equal times in the order of
+-- the file; on each row a stack of what is open; arrows bind to what is open where they begin and end. Gives what it
+-- would count as an error. No slice may be cut by another's end, and a parent stands before its children.
+local function import(trace)
+  local errors, stacks, flows, named = {}, {}, {}, {}
+  local function fault(e, text) errors[#errors + 1] = text .. ": " .. gb.io.json_encode(e) end
+  local function ns(us) return math.floor(us * 1000 + 0.5) end
+  local order = {}
+  for place, e in ipairs(trace.traceEvents) do
+    if math.type(e.pid) ~= "integer" or type(e.name) ~= "string" or type(e.ph) ~= "string" then fault(e, "no event") end
+    if e.ph == "M" then named[e.tid or e.pid] = true
+    elseif type(e.ts) ~= "number" or e.ts < 0 then fault(e, "no time")
+    else order[#order + 1] = { e = e, at = ns(e.ts), place = place } end
+  end
+  table.sort(order, function(a, b)
+    if a.at ~= b.at then return a.at < b.at end
+    return a.place < b.place
+  end)
+  local kinds = {
+    X = function(e, at, open)
+      local ends = at + ns(e.dur)
+      if type(e.dur) ~= "number" or e.dur < 0 then fault(e, "no duration") end
+      if #open > 0 and ends > open[#open] then fault(e, "is cut by the end of what it lies in") end
+      if e.args ~= nil and type(e.args) ~= "table" then fault(e, "arguments are an object") end
+      open[#open + 1] = ends
+    end,
+    s = function(e, _, open)
+      if #open == 0 then fault(e, "an arrow begins in nothing") end
+      if flows[e.id] then fault(e, "an arrow begins twice") end
+      flows[e.id] = { e.cat, e.name }
+    end,
+    f = function(e, _, open)
+      local from = flows[e.id]
+      if #open == 0 then fault(e, "an arrow ends in nothing") end
+      local fits = from and not from.ended and from[1] == e.cat and from[2] == e.name
+      if not fits then fault(e, "an arrow without a beginning") end
+      if from then from.ended = true end
+    end,
+    C = function(e)
+      for _, value in pairs(e.args) do
+        if type(value) ~= "number" then fault(e, "a counter of no numbers") end
+      end
+    end,
+  }
+  for _, entry in ipairs(order) do
+    local e = entry.e
+    local row = e.ph == "C" and "counter" or e.tid
+    local open = stacks[row] or {}
+    stacks[row] = open
+    while #open > 0 and open[#open] <= entry.at do open[#open] = nil end
+    if e.ph ~= "C" and not named[e.tid] then fault(e, "a row without a name") end
+    if kinds[e.ph] then kinds[e.ph](e, entry.at, open) else fault(e, "an unknown kind") end
+  end
+  for id, from in pairs(flows) do
+    if not from.ended then errors[#errors + 1] = "arrow " .. id .. " ends nowhere" end
+  end
+  return errors
+end
+
+describe("a trace", function()
+  local trace = trace_of(function() step() step() end)
   local events = trace.traceEvents
+
+  it("is taken by a viewer without an error, whatever ran", function()
+    expect(table.concat(import(trace), "\n")):to_be("")
+    local attention = nn.TransformerEncoderLayer(16, 2, { dim_feedforward = 32 })
+    local runs = {
+      function() gb.recompute(model, x:clone():requires_grad_()):sum():backward() end,
+      function() attention(gb.randn(2, 3, 16)):sum():backward() end, -- ops made of ops
+      function() gb.amp.autocast("bfloat16", function() F.cross_entropy(model(x), y):backward() end) end,
+      function()
+        local a = gb.randn(4):requires_grad_()
+        gb.grad((a * a * a):sum(), a, { create_graph = true })[1]:sum():backward()
+      end,
+      function() end,
+    }
+    for i, run in ipairs(runs) do
+      local ok, made = pcall(trace_of, run)
+      if not ok then error(("run %d: %s"):format(i, made)) end
+      expect(table.concat(import(made), "\n")):to_be("")
+    end
+    local broken = { traceEvents = { { name = "a", ph = "X", ts = 0, dur = 5, pid = 1, tid = 1 },
+      { name = "b", ph = "X", ts = 3, dur = 5, pid = 1, tid = 1 }, { name = "c", ph = "f", id = 1, ts = 9, pid = 1,
+      tid = 1 } } }
+    expect(#import(broken)):to_be(6)
+  end)
 
   it("nests on every row", function()
     local rows, count = {}, 0
