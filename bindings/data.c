@@ -452,7 +452,8 @@ static void release_loader(void *loader) { gb_loader_close(loader); }
 static const gbl_type loader_type;
 static gb_loader *check_loader(lua_State *L) { return gbl_check_object(L, 1, &loader_type); }
 
-/* loader(dataset, batch_size, shuffle, drop_last, prefetch, seed, batches, workers): what the Lua half has checked. */
+/* loader(dataset, batch_size, shuffle, drop_last, prefetch, seed, batches, workers, pinned): what the Lua half has
+ * checked. */
 static int loader_new(lua_State *L) {
   gb_context *context = gbl_context(L);
   gb_dataset *dataset = gbl_check_object(L, 1, &dataset_type);
@@ -470,6 +471,7 @@ static int loader_new(lua_State *L) {
   options.workers = workers < 0 ? -1 : workers > INT_MAX ? INT_MAX : (int)workers;
   options.seed = (uint64_t)luaL_checkinteger(L, 6);
   options.random_batches = luaL_optinteger(L, 7, 0);
+  options.pinned = lua_toboolean(L, 9);
   gb_loader *loader = NULL;
   void **slot = gbl_new_object(L, &loader_type, 0);
   gb_status status = gb_loader_open(context, dataset, &options, &loader);
@@ -478,9 +480,11 @@ static int loader_new(lua_State *L) {
   return 1;
 }
 
-/* loader:next(): the columns of the next batch, or nil at the end of an epoch. */
+/* loader:next(device): the columns of the next batch, or nil at the end of an epoch. With a device they are moved
+ * there, and what they lay in is free for another batch at once. */
 static int loader_next(lua_State *L) {
   gbl_enter(L);
+  gb_device device = lua_isnoneornil(L, 2) ? (gb_device){ GB_CPU, 0 } : gbl_check_device(L, 2);
   gb_loader *loader = check_loader(L);
   int columns = gb_loader_dataset(loader)->columns;
   gb_tensor *batch[GB_MAX_COLUMNS] = { NULL };
@@ -489,10 +493,18 @@ static int loader_next(lua_State *L) {
   gbl_check_status(L, gb_loader_next(loader, batch));
   if (!batch[0]) return lua_pushnil(L), 1;
   for (int c = 0; c < columns; c++) boxes[c]->tensor = batch[c];
+  for (int c = 0; c < columns && device.type != GB_CPU; c++) {
+    gb_tensor *moved = NULL;
+    gbl_check_status(L, gb_op_to_device(gbl_context(L), batch[c], device, &moved));
+    boxes[c]->tensor = moved;
+    gb_tensor_release(batch[c]);
+  }
   return columns;
 }
 
 static int loader_batches(lua_State *L) { return lua_pushinteger(L, gb_loader_batches(check_loader(L))), 1; }
+
+static int loader_pinned(lua_State *L) { return lua_pushboolean(L, gb_loader_is_pinned(check_loader(L))), 1; }
 
 static int loader_seek(lua_State *L) {
   gbl_enter(L);
@@ -502,7 +514,8 @@ static int loader_seek(lua_State *L) {
 }
 
 static const luaL_Reg loader_methods[] = { { "next", loader_next }, { "seek", loader_seek },
-                                           { "batches", loader_batches }, { NULL, NULL } };
+                                           { "batches", loader_batches }, { "pinned", loader_pinned },
+                                           { NULL, NULL } };
 static const gbl_type loader_type = { "gibbous.batches", release_loader, loader_methods, NULL, NULL };
 
 /* shuffled(n, seed, epoch): positions 1 .. n in the order that a native loader would use. */

@@ -94,6 +94,14 @@ void gb_rt_host_free(void *block) {
   restore(mode);
 }
 
+bool gb_rt_is_pinned(const void *host) {
+  struct cudaPointerAttributes what;
+  enum cudaStreamCaptureMode mode = relax();
+  bool pinned = !told(cudaPointerGetAttributes(&what, host)) && what.type == cudaMemoryTypeHost;
+  restore(mode);
+  return pinned;
+}
+
 int gb_rt_stream_open(gb_stream *out) { return told(cudaStreamCreateWithFlags(out, cudaStreamNonBlocking)); }
 void gb_rt_stream_close(gb_stream stream) { cudaStreamDestroy(stream); }
 int gb_rt_synchronize(gb_stream stream) { return told(cudaStreamSynchronize(stream)); }
@@ -101,12 +109,8 @@ int gb_rt_synchronize(gb_stream stream) { return told(cudaStreamSynchronize(stre
 /* Would a copy to this memory be recorded, although its caller needs the bytes now? */
 static bool is_only_noted(gb_stream stream, const void *host) {
   enum cudaStreamCaptureStatus status;
-  struct cudaPointerAttributes what;
   if (cudaStreamIsCapturing(stream, &status) != cudaSuccess || status == cudaStreamCaptureStatusNone) return false;
-  enum cudaStreamCaptureMode mode = relax();
-  bool pinned = !told(cudaPointerGetAttributes(&what, host)) && what.type == cudaMemoryTypeHost;
-  restore(mode);
-  return !pinned;
+  return !gb_rt_is_pinned(host);
 }
 
 int gb_rt_copy(gb_stream stream, void *to, const void *from, size_t bytes, gb_copy_kind kind) {

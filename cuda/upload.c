@@ -80,10 +80,10 @@ static int turn(gb_uploads *uploads) {
   return gb_rt_event_synchronize(uploads->segments[next].passed);
 }
 
-/* The bytes of the segment from `used` on, to their place on the device. */
-static int send(gb_uploads *uploads, void *device, size_t bytes, bool little) {
+/* Pinned bytes, by way of the landing zone of the segment from `used` on, to their place on the device. */
+static int send(gb_uploads *uploads, void *device, const void *pinned, size_t bytes, bool little) {
   segment *s = &uploads->segments[uploads->now];
-  char *pinned = s->pinned + uploads->used, *landing = s->landing + uploads->used;
+  char *landing = s->landing + uploads->used;
   uploads->used += ALIGNED(bytes);
   if (little) return gb_rt_copy(uploads->compute, device, pinned, bytes, GB_COPY_TO_DEVICE);
   int code = gb_rt_copy(uploads->copies, landing, pinned, bytes, GB_COPY_TO_DEVICE);
@@ -93,20 +93,23 @@ static int send(gb_uploads *uploads, void *device, size_t bytes, bool little) {
 }
 
 int gb_uploads_write(gb_uploads *uploads, void *device, const void *host, size_t bytes) {
-  bool little = bytes <= LITTLE;
-  /* which takes its time */
-  if (!uploads->count && !grow(uploads)) return gb_rt_copy(uploads->compute, device, host, bytes, GB_COPY_TO_DEVICE);
+  bool little = bytes <= LITTLE, direct = !little && gb_rt_is_pinned(host);
+  if (!uploads->count && !grow(uploads)) { /* which takes its time */
+    int code = gb_rt_copy(uploads->compute, device, host, bytes, GB_COPY_TO_DEVICE);
+    return code || !gb_rt_is_pinned(host) ? code : gb_rt_synchronize(uploads->compute);
+  }
   while (bytes) {
     size_t room = SEGMENT - uploads->used, piece = bytes < room ? bytes : room;
     int code = room < (little ? bytes : LITTLE) ? turn(uploads) : 0;
     if (code) return code;
     if (uploads->used == 0) piece = bytes < SEGMENT ? bytes : SEGMENT;
-    memcpy(uploads->segments[uploads->now].pinned + uploads->used, host, piece);
-    code = send(uploads, device, piece, little);
+    const void *pinned = direct ? host : memcpy(uploads->segments[uploads->now].pinned + uploads->used, host, piece);
+    code = send(uploads, device, pinned, piece, little);
     if (code) return code;
     device = (char *)device + piece;
     host = (const char *)host + piece;
     bytes -= piece;
   }
-  return 0;
+  /* the caller's memory is free again; pieces cross one after the other */
+  return direct ? gb_rt_event_synchronize(uploads->segments[uploads->now].arrived) : 0;
 }

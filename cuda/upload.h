@@ -3,7 +3,8 @@
  * What is written is copied into the ring at once, so the caller's memory is free again and nothing waits for the
  * device, until the ring is full of what has not arrived. Little goes from there on the compute stream. Much crosses
  * the bus on a stream of its own, into a landing zone on the device, while kernels run; the compute stream waits for it
- * there and moves it to its place in order, at the speed of device memory. */
+ * there and moves it to its place in order, at the speed of device memory. Much that lies in pinned memory already
+ * (batches of a loader with pin_memory) crosses from there, and only that crossing is waited for. */
 #ifndef GB_CUDA_UPLOAD_H
 #define GB_CUDA_UPLOAD_H
 

@@ -42,7 +42,8 @@ end)
 
 -- What is private of a loader: dataset, its options, native (the native loader, where one reads ahead), epoch and batch
 -- (where it stands), order and order_epoch (what a sampler or a shuffle gave for that epoch), loop (the loop that
--- runs), waited and taken (the seconds that loops waited for batches, and how many they got).
+-- runs), device (where that wants its batches, nil: where they are), waited and taken (the seconds that loops waited
+-- for batches, and how many they got).
 local Loader = {}
 Loader.__index = Loader
 Loader.__name = "gb.data.DataLoader"
@@ -51,7 +52,7 @@ native.classes.DataLoader = Loader
 -- The native loader over a dataset: the loader's own.
 local function open_native(mine, dataset)
   mine.native = native.loader(dataset, mine.batch_size, mine.shuffle, mine.drop_last, mine.prefetch, mine.seed,
-    mine.batches, mine.workers)
+    mine.batches, mine.workers, mine.pin_memory)
 end
 
 -- Options that exclude each other.
@@ -69,16 +70,18 @@ local function check_options(mine)
 end
 
 data.DataLoader = define("gb.data.DataLoader(dataset: any; batch_size: size = 1, shuffle: bool = false, drop_last: \z
-  bool = false, prefetch: int = 2, seed?: int, workers: int = 0, batches?: size, sampler?: any, batch_sampler?: any, \z
-  collate?: function, parts?: module) -> loader: Batches of a dataset, native or a table with `#` and get(i). \z
-  prefetch: batches read ahead (native datasets). workers: threads that share the samples of a batch (native \z
-  datasets: images); the batches are the same for any number. seed: gb's own unless given. batches = n (native \z
-  datasets): an epoch is n batches of samples drawn at random, with replacement. sampler: what gives the order of the \z
-  samples, or a list of positions; batch_sampler: the same of batches, a list of lists. collate(samples) makes a \z
-  batch: each sample is a list of its values with n; what it returns is what the loop gets. A batch_sampler and a \z
-  collate function run on the recipe's thread. parts: a model that gb.nn.parallel.DataParallel gave; each process of \z
-  the job reads only its part of each batch, that of its virtual shards. Example: \z
-  local loader = gb.data.DataLoader(gb.data.TensorDataset(gb.rand(8, 4)), { batch_size = 4, shuffle = true })",
+  bool = false, prefetch: int = 2, seed?: int, workers: int = 0, pin_memory: bool = false, batches?: size, sampler?: \z
+  any, batch_sampler?: any, collate?: function, parts?: module) -> loader: Batches of a dataset, native or a table \z
+  with `#` and get(i). prefetch: batches read ahead (native datasets). workers: threads that share the samples of a \z
+  batch (native datasets: images); the batches are the same for any number. pin_memory (native datasets): batches \z
+  are made in page-locked memory where there is a CUDA device, from where they cross to it without another copy; \z
+  without one it changes nothing. seed: gb's own unless given. batches = n (native datasets): an epoch is n batches \z
+  of samples drawn at random, with replacement. sampler: what gives the order of the samples, or a list of \z
+  positions; batch_sampler: the same of batches, a list of lists. collate(samples) makes a batch: each sample is a \z
+  list of its values with n; what it returns is what the loop gets. A batch_sampler and a collate function run on \z
+  the recipe's thread. parts: a model that gb.nn.parallel.DataParallel gave; each process of the job reads only its \z
+  part of each batch, that of its virtual shards. Example: local loader = \z
+  gb.data.DataLoader(gb.data.TensorDataset(gb.rand(8, 4)), { batch_size = 4, shuffle = true })",
   "strict",
   function(dataset, mine)
     check_options(mine)
@@ -101,6 +104,10 @@ data.DataLoader = define("gb.data.DataLoader(dataset: any; batch_size: size = 1,
     if mine.workers ~= 0 and not mine.is_native then
       fail(format("DataLoader: workers are threads for native datasets, got workers = %d; a table with get(i), a \z
         batch_sampler and a collate function run on the recipe's thread", mine.workers))
+    end
+    if mine.pin_memory and not mine.is_native then
+      fail("DataLoader: pin_memory is for native datasets; what a table with get(i), a batch_sampler or a collate \z
+        function gives lies where it was made, and crosses to a device by way of the engine's page-locked memory")
     end
     return own(setmetatable({ dataset = dataset, batch_size = mine.batch_size }, Loader), "loader", mine)
   end)
@@ -138,8 +145,9 @@ function Loader:__len() return batches_of(loader_of(self)) end
 function Loader:__tostring()
   local mine = loader_of(self)
   if mine.batch_sampler ~= nil then return format("DataLoader (%d batches)", batches_of(mine)) end
-  return format("DataLoader (%d batches of %d%s)", batches_of(mine), mine.batch_size,
-    mine.shuffle and ", shuffled" or "")
+  local is_pinned = mine.pin_memory and mine.native and mine.native:pinned()
+  return format("DataLoader (%d batches of %d%s%s)", batches_of(mine), mine.batch_size,
+    mine.shuffle and ", shuffled" or "", is_pinned and ", in page-locked memory" or "")
 end
 -- A position: ipairs(loader) would run no times.
 function Loader:__index(key)
@@ -244,13 +252,13 @@ local function ahead_of_view(mine, view)
     if seen then seen.native:close() end
     local list, size = order_of_view(mine, view)
     seen = { view = view, epoch = mine.epoch, native = native.loader(native.subset(mine.dataset, list, "DataLoader"),
-      size, false, false, mine.prefetch, mine.seed, nil, mine.workers) }
+      size, false, false, mine.prefetch, mine.seed, nil, mine.workers, mine.pin_memory) }
     local before = view.shards and mine.batch or (mine.batch - view.rank + view.size - 1) // view.size
     seen.native:seek(mine.epoch, before)
     mine.seen = seen
   end
   seen.batch = mine.batch + (view.shards and 1 or view.size)
-  return seen.native:next()
+  return seen.native:next(mine.device)
 end
 
 -- A native dataset's batch of a view. One without samples is made of the first that there is.
@@ -314,7 +322,7 @@ local function native_batch(mine, view)
     return unpack(part_of_batch(mine, view, batch), 1, batch.n)
   end
   if mine.drifted and not view then stand(mine, mine.epoch, mine.batch) end -- a view went on without it
-  if mine.sampler == nil and (not view or mine.batches) then return mine.native:next() end
+  if mine.sampler == nil and (not view or mine.batches) then return mine.native:next(mine.device) end
   if mine.batch >= batches_of(mine) then return nil end
   if view then return view_batch(mine, view) end
   if mine.native_epoch ~= mine.epoch then
@@ -325,7 +333,7 @@ local function native_batch(mine, view)
     mine.native:seek(mine.epoch, mine.batch)
     mine.native_epoch = mine.epoch
   end
-  return mine.native:next()
+  return mine.native:next(mine.device)
 end
 
 -- Where a loop that was left begins again: at the first batch, but of a shuffled loader in the next order.
@@ -362,6 +370,7 @@ function native.iterate(mine, device, resume, view)
       fail("DataLoader: another loop over this loader was begun; give each loop a DataLoader of its own")
     end
     local started = clock()
+    mine.device = device
     skip_others(mine, view)
     local batch = pack(next_batch(mine, view))
     if batch[1] == nil then

@@ -21,6 +21,7 @@
 typedef struct buffer {
   gb_loader *loader;                   /* counted while the buffer is out */
   int column;
+  bool pinned;                         /* of the loader's `pins`; made when it is opened, and kept until it is closed */
   struct buffer *next;                 /* among the spare ones */
 } buffer;
 _Static_assert(sizeof(buffer) <= ALIGNMENT, "the head of a buffer fits in front of its elements");
@@ -55,6 +56,7 @@ struct gb_loader {
   bool halted, stop, closed;           /* halted: an error waits to be seen */
   buffer *spare[GB_MAX_COLUMNS];
   int spares[GB_MAX_COLUMNS];
+  gb_backend *pins;                    /* whose page-locked memory spare buffers are of; NULL: ordinary memory */
 };
 
 /* {==== Buffers ==== */
@@ -66,20 +68,24 @@ static size_t buffer_bytes(const gb_loader *loader, int column) { return ALIGNME
                                                                   loader->dataset->column[column].bytes; }
 
 /* A new buffer, which counts towards the limit on tensor bytes; NULL: no memory. */
-static buffer *buffer_new(gb_loader *loader, int column) {
+static buffer *buffer_new(gb_loader *loader, int column, gb_backend *pins) {
   gb_budget *budget = &loader->context->budget;
   size_t bytes = buffer_bytes(loader, column);
-  void *memory;
+  void *memory = NULL;
   if (!gb_budget_take(budget, bytes)) return NULL;
-  if (posix_memalign(&memory, ALIGNMENT, bytes)) { gb_budget_give_back(budget, bytes); return NULL; }
-  *(buffer *)memory = (buffer){ .loader = loader, .column = column };
+  if (pins) memory = pins->pin(pins->state, bytes);
+  else if (posix_memalign(&memory, ALIGNMENT, bytes)) memory = NULL;
+  if (!memory) { gb_budget_give_back(budget, bytes); return NULL; }
+  *(buffer *)memory = (buffer){ .loader = loader, .column = column, .pinned = pins };
   return memory;
 }
 
 /* The context is still there: the loader, or the tensor over the buffer, holds it. */
 static void buffer_free(buffer *b) {
+  gb_backend *pins = b->loader->pins;
   gb_budget_give_back(&b->loader->context->budget, buffer_bytes(b->loader, b->column));
-  free(b);
+  if (b->pinned) pins->unpin(pins->state, b);
+  else free(b);
 }
 
 /* A spare buffer or a new one; NULL: no memory. */
@@ -91,13 +97,14 @@ static buffer *buffer_take(gb_loader *loader, int column) {
     loader->spares[column]--;
   }
   pthread_mutex_unlock(&loader->mutex);
-  return b ? b : buffer_new(loader, column);
+  return b ? b : buffer_new(loader, column, NULL);
 }
 
 /* Keep it for the next batch, or free it when there are enough. NULL is fine; the mutex is held. */
 static void buffer_give(gb_loader *loader, buffer *b) {
   if (!b) return;
-  if (loader->closed || loader->spares[b->column] > loader->options.prefetch + 1) { buffer_free(b); return; }
+  bool surplus = loader->pins ? !b->pinned : loader->spares[b->column] > loader->options.prefetch + 1;
+  if (loader->closed || surplus) { buffer_free(b); return; }
   b->next = loader->spare[b->column];
   loader->spare[b->column] = b;
   loader->spares[b->column]++;
@@ -109,6 +116,37 @@ static void batch_drop(gb_loader *loader, batch *b) {
     buffer_give(loader, b->buffer[c]);
     b->buffer[c] = NULL;
   }
+}
+
+/* Make the page-locked buffers, on the consumer's thread, as a device is asked for them: those of the ring, one that is
+ * filled, and one that crosses to the device. What the recipe keeps beyond that lies in ordinary memory. */
+static gb_status pin_buffers(gb_loader *loader) {
+  const char *why;
+  gb_context *context = loader->context;
+  if (!gb_context_has_device(context, GB_CUDA, &why)) return GB_OK;
+  gb_backend *pins = gb_context_backend(context, (gb_device){ GB_CUDA, 0 });
+  if (!pins || !pins->pin) return GB_OK;
+  loader->pins = pins;
+  for (int c = 0; c < loader->dataset->columns; c++)
+    for (int i = 0; i < loader->options.prefetch + 2; i++) {
+      buffer *b = buffer_new(loader, c, pins);
+      if (!b)
+        return gb_fail(context, GB_EMEMORY, "out of page-locked memory for %d buffers of %zu bytes; make batch_size or "
+                       "prefetch smaller, or leave pin_memory out", loader->options.prefetch + 2,
+                       buffer_bytes(loader, c));
+      buffer_give(loader, b);
+    }
+  return GB_OK;
+}
+
+/* Free the spare buffers. The mutex is held, or nobody else has the loader. */
+static void free_spares(gb_loader *loader) {
+  for (int c = 0; c < GB_MAX_COLUMNS; c++)
+    while (loader->spare[c]) {
+      buffer *next = loader->spare[c]->next;
+      buffer_free(loader->spare[c]);
+      loader->spare[c] = next;
+    }
 }
 
 /* The last reference frees the loader. */
@@ -361,9 +399,11 @@ gb_status gb_loader_open(gb_context *context, gb_dataset *dataset, const gb_load
                        "each, that shuffle = true needs; with batches = n an epoch is n batches drawn at random, "
                        "without one",
                        dataset->count);
-    else if (!init_locks(loader)) status = gb_fail_memory(context, sizeof *loader);
+    if (status == GB_OK && options->pinned) status = pin_buffers(loader);
+    if (status == GB_OK && !init_locks(loader)) status = gb_fail_memory(context, sizeof *loader);
   }
   if (status != GB_OK) {
+    free_spares(loader);
     gb_counted_free(loader->indices);
     gb_counted_free(loader->ring);
     gb_counted_free(loader->order);
@@ -388,12 +428,7 @@ void gb_loader_close(gb_loader *loader) {
   loader->closed = true;
   for (int i = 0; i < loader->used; i++)
     batch_drop(loader, &loader->ring[(loader->first + i) % loader->options.prefetch]);
-  for (int c = 0; c < GB_MAX_COLUMNS; c++)
-    while (loader->spare[c]) {
-      buffer *next = loader->spare[c]->next;
-      buffer_free(loader->spare[c]);
-      loader->spare[c] = next;
-    }
+  free_spares(loader);
   pthread_mutex_unlock(&loader->mutex);
   gb_context *context = loader->context;
   unref(loader);
@@ -402,6 +437,7 @@ void gb_loader_close(gb_loader *loader) {
 
 int64_t gb_loader_batches(const gb_loader *loader) { return loader->batches; }
 gb_dataset *gb_loader_dataset(const gb_loader *loader) { return loader->dataset; }
+bool gb_loader_is_pinned(const gb_loader *loader) { return loader->pins != NULL; }
 const gb_loader_options *gb_loader_get_options(const gb_loader *loader) { return &loader->options; }
 gb_loader_position gb_loader_get_position(const gb_loader *loader) { return loader->position; }
 

@@ -20,6 +20,8 @@ typedef struct gb_loader_options {
                                   thread */
   int workers;                 /* threads that share the samples of a batch, at most GB_LOADER_MOST_WORKERS; 0 and 1:
                                   the one that makes it */
+  bool pinned;                 /* batches lie in page-locked memory where there is a CUDA device, so that their copies
+                                  to it need no other on the way */
   int64_t random_batches;      /* above 0: an epoch is so many batches of samples drawn at random, with replacement */
 } gb_loader_options;
 
@@ -29,7 +31,7 @@ typedef struct gb_loader_options {
 /* The next batch: number `batch` of epoch `epoch`, both from 0. batch == gb_loader_batches: the epoch's end is next. */
 typedef struct gb_loader_position { int64_t epoch, batch; } gb_loader_position;
 
-/* {32, false, false, 0, 2, 0, 0} */
+/* {32, false, false, 0, 2, 0, false, 0} */
 void gb_loader_options_init(gb_loader_options *options);
 
 /* The dataset is held. */
@@ -39,6 +41,7 @@ void gb_loader_close(gb_loader *loader);
 
 int64_t gb_loader_batches(const gb_loader *loader);      /* in an epoch */
 gb_dataset *gb_loader_dataset(const gb_loader *loader);  /* borrowed */
+bool gb_loader_is_pinned(const gb_loader *loader);       /* are its batches in page-locked memory? */
 const gb_loader_options *gb_loader_get_options(const gb_loader *loader);
 
 /* The next batch: out[column] are new CPU tensors [n, ...]. At the end of an epoch out[0] is NULL and the position

@@ -358,6 +358,11 @@ void gb_rt_host_free(void *data) {
   free(data);
 }
 
+bool gb_rt_is_pinned(const void *host) {
+  holding hold(device.lock);
+  return is_pinned(host);
+}
+
 int gb_rt_stream_open(gb_stream *out) {
   holding hold(device.lock);
   *out = new CUstream_st{ current, {}, std::this_thread::get_id(), NULL, false };

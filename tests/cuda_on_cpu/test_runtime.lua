@@ -51,6 +51,43 @@ describe("uploads", function()
       for i = 1, 20 do expect(sums[i]:item()):to_be(i * n) end
     end
   end)
+  it("cross from page-locked batches, whose memory is used again only when they have", function()
+    local x, y = gb.rand(700, 300, { device = "cpu" }), gb.arange(700, { device = "cpu" })
+    for _, given in ipairs { { shuffle = true, workers = 2 }, { prefetch = 0 }, { sampler = { 5, 1, 700, 32 } },
+      { batches = 9 }, { prefetch = 1, shuffle = true, drop_last = true } } do
+      local function run(pinned)
+        local options = { batch_size = 100, seed = 4, pin_memory = pinned }
+        for name, value in pairs(given) do options[name] = value end
+        local loader = gb.data.DataLoader(gb.data.TensorDataset(x, y), options)
+        local sums = {}
+        for _ = 1, 2 do
+          for a, b in loader:iter("cuda") do
+            expect(a.device .. b.device):to_be("cuda:0cuda:0")
+            sums[#sums + 1] = (a * (b:unsqueeze(2) + 1)):double():sum() -- nothing waits for it here
+          end
+        end
+        expect(tostring(loader):find("page-locked", 1, true) ~= nil):to_be(pinned)
+        for i, sum in ipairs(sums) do sums[i] = sum:item() end
+        return sums
+      end
+      local plain, pinned = run(false), run(true)
+      expect(#pinned):to_be(#plain)
+      for i, sum in ipairs(plain) do expect(pinned[i]):to_be(sum) end
+    end
+  end)
+  it("leave page-locked batches to the recipe, as many as it keeps", function()
+    local x = gb.arange(1000, { device = "cpu" }):unsqueeze(2):expand(1000, 200):contiguous()
+    local loader = gb.data.DataLoader(gb.data.TensorDataset(x), { batch_size = 100, pin_memory = true })
+    local kept = {}
+    for a in loader:iter() do kept[#kept + 1] = { a, a:to("cuda") } end
+    loader = nil -- luacheck: ignore
+    collectgarbage()
+    for i, pair in ipairs(kept) do
+      pair[1]:add_(1) -- after it has crossed
+      expect(pair[2][1][1]:item()):to_be(100 * (i - 1))
+      expect(pair[1][100][200]:item()):to_be(100 * i)
+    end
+  end)
   it("go into memory that kernels before still read", function()
     local a, total = gb.ones(200000), gb.zeros(200000)
     local host = gb.zeros(200000, { device = "cpu" })

@@ -397,6 +397,17 @@ for name, make in pairs { native = native_dataset, lua = lua_dataset } do
 end
 
 describe("DataLoader", function()
+  -- tests/cuda_on_cpu/test_runtime.lua has what it does with a device
+  it("takes pin_memory with every device, for native datasets", function()
+    local set = data.TensorDataset(gb.arange(10))
+    local plain = all_of(data.DataLoader(set, { batch_size = 3, shuffle = true, seed = 2 }))
+    local loader = data.DataLoader(set, { batch_size = 3, shuffle = true, seed = 2, pin_memory = true })
+    for i, batch in ipairs(all_of(loader)) do expect(batch[1]):to_equal_bits(plain[i][1]) end
+    local has_cuda = gb.cuda.is_available()
+    expect(tostring(loader):find("page-locked", 1, true) ~= nil):to_be(has_cuda)
+    expect(function() data.DataLoader(data.Dataset(3, function(i) return i end), { pin_memory = true }) end)
+      :to_fail("pin_memory is for native datasets")
+  end)
   it("native and Lua datasets are shuffled alike", function()
     local a = all_of(data.DataLoader(native_dataset(50), { batch_size = 7, shuffle = true, seed = 9 }))
     local b = all_of(data.DataLoader(lua_dataset(50), { batch_size = 7, shuffle = true, seed = 9 }))
