@@ -8,10 +8,27 @@ local fail, nearest, format = native.fail, native.nearest, string.format -- fail
 local later = {
   ["gb.amp"] = { "initialize", "set_global_policy", "fp8" },
   ["gb.io"] = { "onnx" },
-  ["gb.nn.parallel"] = { "DistributedDataParallel" },
-  ["gb.dist"] = { "group" },
   ["gb.cuda"] = { "properties", "synchronize", "memory_allocated", "max_memory_allocated", "memory_summary", "graph" },
 }
+
+-- What other libraries call what is here by another name, or has another form here.
+local elsewhere = {
+  ["gb"] = { from_numpy = "gb.data.npy(path) for a file, gb.tensor(list) for values",
+    autograd = "gb.grad and gb.Function", utils = "gb.data and gb.nn.utils" },
+  ["gb.nn"] = { DataParallel = "gb.nn.parallel.DataParallel(model)" },
+  ["gb.nn.parallel"] = { DistributedDataParallel = "DataParallel(model)" },
+  ["gb.dist"] = { group = "gb.dist.new_group(ranks)", init_process_group = "gb.dist.init()",
+    get_rank = "gb.dist.rank()", get_world_size = "gb.dist.world_size()" },
+  ["gb.data"] = { ImageFolder = "gb.data.images(folder)", read_csv = "gb.data.csv(path)",
+    MNIST = "gb.data.mnist(folder)", DatasetFolder = "gb.data.files(folder)",
+    IterableDataset = "gb.data.Dataset(count, get)" },
+  ["gb.data.transforms"] = { ToTensor = "to_float()", RandomHorizontalFlip = "flip()",
+    RandomVerticalFlip = "flip { direction = \"vertical\" }", RandomResizedCrop = "resized_crop(size)",
+    RandomRotation = "rotate(degrees)", Compose = "compose(list)" },
+}
+for _, dtype in ipairs { "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool" } do
+  elsewhere["gb"][dtype] = format("the string \"%s\"", dtype)
+end
 
 native.later = {}
 for path, names in pairs(later) do
@@ -24,5 +41,6 @@ function native.unknown_name(path, name, known)
   if native.later[path] and native.later[path][name] then
     fail(format("%s.%s is not built into this version", path, name))
   end
-  fail(format("%s has no '%s'%s", path, name, nearest(name, known)))
+  local other = elsewhere[path] and elsewhere[path][name]
+  fail(format("%s has no '%s'%s", path, name, other and "; it is " .. other .. " here" or nearest(name, known)))
 end

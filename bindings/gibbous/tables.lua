@@ -4,7 +4,7 @@
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
 local define, own, private = native.define, native.own, native.private
-local format, unpack = string.format, table.unpack
+local format, match, gmatch, unpack = string.format, string.match, string.gmatch, table.unpack
 local data = gb.data
 
 -- What is private of a preparation: options (of gb.data.csv), fitted (a dataset that knows the columns, or nil).
@@ -31,6 +31,13 @@ local function read(mine, path, rows, fitted)
   return data.csv(path, options)
 end
 
+-- The options of gb.data.csv by name, as its record has them.
+local known = {}
+for _, text in ipairs(native.dataset_readers()) do
+  local options = match(text, "^gb%.data%.csv%(.-;(.-)%) %->")
+  for name in gmatch(options or "", "([%w_]+)%??:") do known[name] = true end
+end
+
 data.Preparation = define("gb.data.Preparation(options?: table) -> any: What a table's columns are, learned from the \z
   training part: means and standard deviations of numbers, categories and their ids, what stands for missing values. \z
   options: those of gb.data.csv (target, columns, standardize, ...) but fitted and rows. Save it with a checkpoint as \z
@@ -39,6 +46,12 @@ data.Preparation = define("gb.data.Preparation(options?: table) -> any: What a t
     options = native.copy(options or {}, true)
     if options.fitted ~= nil or options.rows ~= nil then
       fail("Preparation: fitted and rows are given to fit and read, not to a preparation")
+    end
+    for name in next, options do
+      if not known[name] then
+        fail(format("Preparation: unknown option '%s'%s", tostring(name), type(name) == "string" and
+          native.nearest(name, known) or "; options have names, as { target = \"price\" }"))
+      end
     end
     return own(setmetatable({}, Preparation), "preparation", { options = options })
   end)

@@ -297,15 +297,28 @@ static gb_status find_classes(gb_context *context, const images *set, classes **
   return GB_OK;
 }
 
+/* A class without images: often its folders are the classes, of one part of the data. */
+static gb_status refuse_class(gb_context *context, const images *set, const char *class) {
+  gb_names inside = { NULL };
+  const char *root = set->folder.path;
+  gb_status status = gb_folder_list(context, &set->folder, class, GB_FOLDER_FOLDERS, NULL, &inside);
+  if (status == GB_OK && inside.count)
+    status = gb_fail(context, GB_EFORMAT, "images: the class folder '%s/%s' holds folders and no images; if these are "
+                     "the classes, read '%s/%s'", root, class, root, class);
+  else if (status == GB_OK)
+    status = gb_fail(context, GB_EFORMAT, "images: the class folder '%s/%s' holds no .jpg, .jpeg or .png file; fill it "
+                     "or remove it", root, class);
+  gb_names_free(&inside);
+  return status;
+}
+
 /* The images of every class, one class behind the other. */
 static gb_status list_classes(gb_context *context, images *set, const classes *c) {
   int64_t room = 0;
   for (int64_t k = 0; k < c->field.count; k++) {
     int64_t before = set->names.count;
     GB_TRY(gb_folder_list(context, &set->folder, c->words[k], GB_FOLDER_FILES, is_image_name, &set->names));
-    if (set->names.count == before)
-      return gb_fail(context, GB_EFORMAT, "images: the class folder '%s/%s' holds no .jpg, .jpeg or .png file; fill it "
-                     "or remove it", set->folder.path, c->words[k]);
+    if (set->names.count == before) return refuse_class(context, set, c->words[k]);
     if (set->names.count > room) {
       room = 2 * set->names.count;
       int64_t *grown = gb_counted_resize(context, set->label, (size_t)room * sizeof *grown);

@@ -803,6 +803,8 @@ static gb_status check_order(gb_context *context, const gb_transform *t) {
     int takes = kinds[kind].takes;
     if (takes == FLOATS && stage == BYTES)
       return gb_fail(context, GB_EINVAL, "compose: %s works on floats; put to_float() before it", kinds[kind].name);
+    if (kind == GB_AUGMENT_TO_FLOAT && stage == FLOATS)
+      return gb_fail(context, GB_EINVAL, "compose: to_float() comes once, and before what works on floats (normalize)");
     if (takes == BYTES && stage == FLOATS)
       return gb_fail(context, GB_EINVAL, "compose: %s works on bytes; put it before to_float() and normalize()",
                      kinds[kind].name);

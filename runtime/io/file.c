@@ -169,7 +169,8 @@ static gb_status open_regular(gb_file_reader *file) {
   GB_TRY(gb_path_open(file->context, file->path, O_RDONLY | O_NONBLOCK, &file->fd));
   if (fstat(file->fd, &info)) return gb_fail_errno(file->context, "open", file->path, errno);
   if (!S_ISREG(info.st_mode))
-    return gb_fail(file->context, GB_EIO, "cannot open '%s': it is no regular file", file->path);
+    return gb_fail(file->context, GB_EIO, "cannot open '%s': it is %s", file->path, S_ISDIR(info.st_mode)
+                   ? "a folder, no regular file; name a file in it" : "no regular file");
   file->size = (uint64_t)info.st_size;
   return GB_OK;
 }

@@ -651,6 +651,10 @@ describe("a folder", function()
 end)
 
 describe("a preparation", function()
+  it("knows its options when it is made", function()
+    expect(function() data.Preparation { targt = "price" } end):to_fail("unknown option 'targt'; did you mean 'target'")
+    expect(function() data.Preparation { "price" } end):to_fail("options have names")
+  end)
   local lines = { "size,kind,price" }
   for i = 1, 40 do
     lines[i + 1] = ("%s,%s,%d"):format(i % 7 == 0 and "" or i, ({ "flat", "house", "" })[i % 3 + 1], i * 10)

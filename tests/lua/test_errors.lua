@@ -471,7 +471,7 @@ describe("options of the wrong kind", function()
   wrong("calculate_gain: 'slope' must be a number, got string 'steep'", nn.init.calculate_gain, "leaky_relu", "steep")
   wrong("unknown dtype 'flaot16'; did you mean 'float16'?", function() return gb.ones(1):to("flaot16") end)
   wrong("no 'CosineAnnealingLR'; did you mean 'Cosine'?", function() return gb.optim.lr.CosineAnnealingLR end)
-  wrong("no 'RandomResizedCrop'; did you mean 'resized_crop'?",
+  wrong("no 'RandomResizedCrop'; it is resized_crop(size) here",
     function() return gb.data.transforms.RandomResizedCrop end)
   wrong("'sizes' are integers, got nil as argument 1", function() return gb.zeros(nil, 3) end)
   wrong("'sizes' are integers, got string as argument 2", function() return gb.zeros(2, "3") end)

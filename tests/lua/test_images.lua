@@ -387,6 +387,20 @@ describe("a folder of class folders", function()
   end)
 end)
 
+describe("mistakes about folders", function()
+  it("are told with their cure", function()
+    write("parts/train/ant/1.jpg", golden_file("baseline_0.jpg"))
+    expect(function() gb.data.images(root .. "/parts") end):to_fail("if these are the classes, read '" .. root ..
+      "/parts/train'")
+    os.execute(("mkdir -p '%s/hollow/ant'"):format(root))
+    expect(function() gb.data.images(root .. "/hollow") end):to_fail("fill it or remove it")
+    expect(function() return gb.data.ImageFolder end):to_fail("it is gb.data.images(folder) here")
+    expect(function() gb.data.lines(root) end):to_fail("it is a folder, no regular file; name a file in it")
+    expect(function() transforms.compose { transforms.normalize(0.5, 0.5), transforms.to_float() } end):to_fail(
+      "to_float() comes once, and before")
+  end)
+end)
+
 describe("two folders, of images and masks", function()
   for i = 1, 4 do
     write(("pairs/image/%d.png"):format(i), golden_file("gray.png"))
