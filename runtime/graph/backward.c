@@ -8,11 +8,13 @@
 
 #include "graph/autograd.h"
 #include "graph/finals.h"
+#include "graph/parts.h"
 #include "tensor/slab.h"
 
 /* What has arrived at one node. Its number tells a node that was freed meanwhile from one made in the same place. */
-typedef struct arrival { gb_node *node; uint64_t sequence; gb_tensor *grads[GB_MAX_OUT]; bool useful,
-                         visited; } arrival;
+typedef struct arrival { gb_node *node; uint64_t sequence; gb_tensor *grads[GB_MAX_OUT];
+                         gb_parts *parts; /* of those of the grads that are being put together */
+                         bool useful, visited; } arrival;
 
 /* The sum of what reached a leaf that has hooks: they are called with it once, at the end. */
 typedef struct waiting { gb_tensor *leaf, *grad; } waiting;
@@ -116,9 +118,12 @@ static gb_node *pop(walk *w) {
 
 static void walk_close(walk *w) {
   for (size_t i = 0; i < w->heap_used; i++) gb_node_release(w->heap[i]);
-  for (size_t i = 0; i < w->capacity; i++)
-    for (int k = 0; w->arrivals[i].node && k < GB_MAX_OUT; k++)
-      if (w->arrivals[i].grads[k]) gb_tensor_release(w->arrivals[i].grads[k]);
+  for (size_t i = 0; i < w->capacity; i++) {
+    arrival *a = &w->arrivals[i];
+    for (int k = 0; a->node && k < GB_MAX_OUT; k++)
+      if (a->grads[k]) gb_tensor_release(a->grads[k]);
+    if (a->node) gb_parts_free(a->parts);
+  }
   for (size_t i = 0; i < w->n_waiting; i++) {
     gb_tensor_release(w->waiting[i].leaf);
     gb_tensor_release(w->waiting[i].grad);
@@ -252,6 +257,114 @@ gb_status gb_accumulate_leaf(gb_context *context, gb_tensor *leaf, gb_tensor *gr
 
 /* ====} */
 
+/* {==== gradients of parts ==== */
+
+/* The parts that the gradient of this output is being put together from, or NULL. */
+static gb_parts *parts_of(const arrival *a, int output) {
+  gb_parts *parts = a->parts;
+  while (parts && parts->output != output) parts = parts->next;
+  return parts;
+}
+
+/* What has arrived for an output becomes an ordinary gradient: all that no part has is zero. */
+static gb_status whole_again(arrival *a, int output) {
+  gb_parts **at = &a->parts;
+  while (*at && (*at)->output != output) at = &(*at)->next;
+  gb_parts *parts = *at;
+  if (!parts) return GB_OK;
+  GB_TRY(gb_parts_finish(parts, &a->grads[output]));
+  *at = parts->next;
+  parts->next = NULL;
+  gb_parts_free(parts);
+  return GB_OK;
+}
+
+/* Does a gradient lie in memory that has just the size of the whole, at the part's place in it? */
+static bool lies_in_place(const gb_tensor *g, const gb_edge *edge, int64_t numel, const gb_part *part) {
+  const gb_storage *storage = g->storage;
+  if (!storage->block || g->offset != part->offset ||
+      storage->bytes != (size_t)numel * gb_bytes_of(edge->dtype)) return false;
+  for (int i = 0; i < g->ndim; i++)
+    if (g->shape[i] > 1 && g->stride[i] != part->strides[i]) return false;
+  return true;
+}
+
+/* A row-major tensor of the shape of the edge's input: over the memory of g where that lies in place, else new. */
+static gb_status make_whole(gb_context *context, const gb_edge *edge, gb_tensor *g, bool in_place, gb_tensor **whole) {
+  int64_t strides[GB_MAX_NDIM];
+  gb_tensor *view;
+  if (!in_place)
+    return gb_tensor_new(context, (gb_dtype)edge->dtype, edge->ndim, edge->shape, edge->device, whole);
+  gb_contiguous_strides(edge->ndim, edge->shape, strides);
+  GB_TRY(gb_tensor_view(g, edge->ndim, edge->shape, strides, 0, &view));
+  gb_status status = gb_tensor_detach(view, whole);
+  gb_tensor_release(view);
+  return status;
+}
+
+/* Write g, or add it, at its place. */
+static gb_status write_part(gb_context *context, gb_tensor *whole, const gb_part *part, gb_tensor *g, bool add) {
+  gb_tensor *place;
+  GB_TRY(gb_tensor_view(whole, part->ndim, part->shape, part->strides, whole->offset + part->offset, &place));
+  gb_status status = add ? GB_RUN(context, add, NULL, .x = place, .y = g)
+                         : GB_RUN(context, copy, NULL, .x = place, .source = g);
+  gb_tensor_release(place);
+  return status;
+}
+
+/* The first part of a gradient that has not arrived in any other way. */
+static gb_status begin_parts(walk *w, const gb_edge *edge, int64_t row, arrival *a, gb_tensor *g, bool in_place,
+                             gb_parts **out) {
+  gb_parts *parts = calloc(1, sizeof *parts);
+  if (!parts) return gb_fail_memory(w->context, sizeof *parts);
+  gb_status status = make_whole(w->context, edge, g, in_place, &a->grads[edge->output]);
+  if (status != GB_OK) { free(parts); return status; }
+  *parts = (gb_parts){ .next = a->parts, .output = edge->output, .row = row };
+  a->grads[edge->output]->tag = g->tag;
+  *out = a->parts = parts;
+  return GB_OK;
+}
+
+/* See gb_grad_call. g's own memory may be that of the whole: kernels that make the gradients of all parts lay them so.
+ */
+static gb_status take_part(const gb_grad_call *grad, int i, const gb_part *part, gb_tensor *g, bool *done) {
+  walk *w = grad->walk;
+  const gb_edge *edge = &grad->node->edges[i];
+  gb_row_part rows;
+  arrival *a;
+  int64_t numel = 1;
+  *done = false;
+  for (int d = 0; d < edge->ndim; d++) numel *= edge->shape[d];
+  bool fits = edge->node && edge->cast == edge->dtype && g->dtype == edge->dtype &&
+              g->storage->device.type == edge->device.type && g->storage->device.index == edge->device.index &&
+              same_tag(g->tag, grad->tag) && gb_find_row_part(part->ndim, part->shape, part->strides, &rows);
+  if (!fits) return GB_OK;
+  if (rows.rows == 1) rows.row = numel;
+  gb_span span = { part->offset, part->offset + rows.count };
+  if (rows.rows * rows.row != numel || span.to > rows.row) return GB_OK;
+  GB_TRY(arrive(w, edge->node, &a));
+  if (a->visited) return GB_OK;
+  gb_parts *parts = parts_of(a, edge->output);
+  gb_tensor **whole = &a->grads[edge->output];
+  if (*whole && !parts) return GB_OK;
+  gb_meeting meeting = parts ? gb_parts_meet(parts, span) : GB_APART;
+  if (parts && (parts->row != rows.row || meeting == GB_ACROSS || !same_tag((*whole)->tag, g->tag)))
+    return whole_again(a, edge->output);
+  bool in_place = meeting == GB_APART && lies_in_place(g, edge, numel, part) &&
+                  (!*whole || (*whole)->storage == g->storage), first = true;
+  for (int k = 0; k < GB_MAX_OUT; k++) first &= !a->grads[k];
+  if (!parts) GB_TRY(begin_parts(w, edge, rows.row, a, g, in_place, &parts));
+  if (first) GB_TRY(push(w, edge->node));
+  if (!in_place) {
+    GB_TRY(gb_parts_own(parts, whole));
+    GB_TRY(write_part(w->context, *whole, part, g, meeting == GB_WITHIN));
+  }
+  *done = true;
+  return meeting == GB_WITHIN ? GB_OK : gb_parts_put(w->context, parts, span);
+}
+
+/* ====} */
+
 /* {==== sums that gradients are put into ==== */
 
 /* Where gradients of a leaf are summed up; NULL: nowhere yet. */
@@ -261,7 +374,8 @@ static gb_tensor *sum_of(const gb_tensor *leaf) {
 
 /* What has arrived so far for the result that an edge leads to, if nothing but the walk sees it. */
 static gb_tensor *arrived(const walk *w, const gb_edge *edge) {
-  const arrival *a = edge->node ? find_arrival(w, edge->node) : NULL;
+  arrival *a = edge->node ? find_arrival(w, edge->node) : NULL;
+  if (a && whole_again(a, edge->output) != GB_OK) return NULL; /* handed over, it fails again */
   gb_tensor *sum = a ? a->grads[edge->output] : NULL;
   return sum && is_private(sum) ? sum : NULL;
 }
@@ -463,6 +577,7 @@ static gb_status deliver_node(walk *w, gb_node *node, int output, gb_tensor *gra
                                              "run, or one made after it");
   bool first = true;
   for (int k = 0; k < GB_MAX_OUT; k++) first &= !a->grads[k];
+  GB_TRY(whole_again(a, output));
   GB_TRY(add_to(w, &a->grads[output], grad));
   return first ? push(w, node) : GB_OK;
 }
@@ -599,7 +714,8 @@ static gb_status run_gradient(walk *w, gb_node *node, gb_tensor **grads, gb_tens
                             .walk = w };
   bool followed = is_followed(context, tag); /* whoever follows looks at gradients, and may ask for them again; so does
                                                 anomaly mode */
-  if (!w->captures && !w->create_graph && !followed && !context->modes->anomaly) call.accumulator = accumulator;
+  if (!w->captures && !w->create_graph && !followed && !context->modes->anomaly)
+    call.accumulator = accumulator, call.take_part = take_part;
   if (w->create_graph && node->op >= 0 && context->graph->infos[node->op].derivative == GB_DERIVATIVE_ONCE)
     return gb_fail(context, GB_EAUTOGRAD, "%s has no second derivative; call backward or gb.grad without create_graph",
                    gb_node_name(node));
@@ -821,10 +937,12 @@ static gb_status go(walk *w) {
     gb_node *node = pop(w);
     arrival *a = &w->arrivals[slot(w, node)];
     gb_tensor *grads[GB_MAX_OUT];
+    gb_status status = GB_OK;
+    for (int i = 0; status == GB_OK && a->parts && i < GB_MAX_OUT; i++) status = whole_again(a, i);
     memcpy(grads, a->grads, sizeof grads);
     memset(a->grads, 0, sizeof a->grads);
     a->visited = true;
-    gb_status status = visit(w, node, grads);
+    if (status == GB_OK) status = visit(w, node, grads);
     for (int i = 0; i < GB_MAX_OUT; i++) gb_tensor_release(grads[i]);
     if (status == GB_OK && w->finals.capacity) status = gb_finals_pass(w->context, &w->finals, node);
     w->place.node = NULL;

@@ -170,6 +170,9 @@ gb_status gb_require_ndim(gb_op_call *call, int input, int least, int most);
 
 /* ----} */
 
+/* Where a view lies in a row-major tensor of the shape that its input had. */
+typedef struct gb_part { int ndim; const int64_t *shape, *strides; int64_t offset; } gb_part;
+
 /* One call of one node's gradient. Set grad->in[i] (new reference) for every i with need[i] that is not settled. Its
  * dtype may be any float: the caller converts it to the edge's. */
 typedef struct gb_grad_call {
@@ -189,7 +192,10 @@ typedef struct gb_grad_call {
    * to; NULL: the gradient has to be handed over. What is put there is not: in[i] stays NULL and bit i of settled is
    * set. NULL: never. */
   gb_tensor *(*accumulator)(const struct gb_grad_call *grad, int i, bool *holds);
-  const struct walk *walk;     /* for the accumulator and gb_grad_may_write */
+  /* Put the gradient g of a part of input i beside those of other parts; *done: it is there, and bit i of settled is to
+   * be set. NULL: never. */
+  gb_status (*take_part)(const struct gb_grad_call *grad, int i, const gb_part *part, gb_tensor *g, bool *done);
+  struct walk *walk;           /* for the accumulator, take_part and gb_grad_may_write */
   uint32_t settled;
 } gb_grad_call;
 

@@ -5,8 +5,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "graph/parts.h"
 #include "ops/families.h"
-#include "graph/ops.h"
 
 /* Size `from_end` dims before the last; 1 where the rank is too low. */
 static int64_t size_at(const gb_tensor *t, int from_end) { return t->ndim > from_end ? t->shape[t->ndim - 1 - from_end]
@@ -96,12 +96,58 @@ static gb_status attention_check(gb_op_call *call) {
                         dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32);
 }
 
+/* Are query, key and value parts of the rows of one tensor, which has nothing else? *whole: its elements; *first: where
+ * they begin in the storage. */
+static bool are_packed(const gb_tensor *const of[3], int64_t *whole, int64_t *first) {
+  gb_row_part parts[3];
+  int64_t row = 0;
+  *first = of[0]->offset;
+  for (int i = 0; i < 3; i++) {
+    if (of[i]->storage != of[0]->storage || of[i]->dtype != of[0]->dtype ||
+        !gb_find_row_part(of[i]->ndim, of[i]->shape, of[i]->stride, &parts[i]) || parts[i].rows != parts[0].rows ||
+        parts[i].row != parts[0].row) return false;
+    row += parts[i].count;
+    if (of[i]->offset < *first) *first = of[i]->offset;
+  }
+  if (parts[0].rows > 1 && parts[0].row != row) return false;
+  for (int i = 0; i < 3; i++) {
+    int64_t from = of[i]->offset, to = from + parts[i].count;
+    if (to - *first > row) return false;
+    for (int k = 0; k < i; k++)
+      if (of[k]->offset < to && from < of[k]->offset + parts[k].count) return false;
+  }
+  *whole = parts[0].rows * row;
+  return true;
+}
+
+/* The gradients of query, key and value. Of parts of one tensor they are parts of one too, laid out alike, so that the
+ * walk finds them where it would put them. */
+static gb_status like_operands(gb_op_call *call, const gb_tensor *const of[3]) {
+  int64_t whole, first;
+  gb_tensor *packed;
+  if (call->given || !are_packed(of, &whole, &first)) {
+    for (int i = 0; i < 3; i++) GB_TRY(output_ordered(call, i, of[i], of[i]->shape, (gb_dtype)of[i]->dtype));
+    return GB_OK;
+  }
+  GB_TRY(gb_tensor_new(call->context, (gb_dtype)of[0]->dtype, 1, &whole, call->device, &packed));
+  gb_status status = GB_OK;
+  for (int i = 0; status == GB_OK && i < 3; i++) {
+    gb_tensor *part;
+    status = gb_tensor_view(packed, of[i]->ndim, of[i]->shape, of[i]->stride, of[i]->offset - first, &part);
+    if (status != GB_OK) break;
+    status = gb_tensor_detach(part, &call->out[i]);
+    gb_tensor_release(part);
+  }
+  gb_tensor_release(packed);
+  return status;
+}
+
 /* grad, and query, key, value, mask, y and lse as forward had them. */
 static gb_status attention_backward_check(gb_op_call *call) {
   const gb_in_scaled_dot_product_attention_backward *in = GB_IN(call, scaled_dot_product_attention_backward);
   const gb_tensor *of[] = { in->query, in->key, in->value };
   GB_TRY(check_shapes(call, in->query, in->key, in->value, true));
-  for (int i = 0; i < 3; i++) GB_TRY(output_ordered(call, i, of[i], of[i]->shape, (gb_dtype)of[i]->dtype));
+  GB_TRY(like_operands(call, of));
   if (!GB_ATTRS(call, scaled_dot_product_attention_backward)->with_mask.integer) return GB_OK;
   int64_t shape[4];
   memcpy(shape, in->query->shape, sizeof shape);

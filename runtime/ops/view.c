@@ -79,11 +79,22 @@ static gb_status add_in_place(gb_grad_call *grad, const layout *view, bool *done
   return status;
 }
 
-/* Put grad where the view lies in a row-major x: in a zero tensor of its shape, unless there is a sum to add it to. */
+/* Put grad beside the gradients of x's other parts, if it is one of a part and nothing else has arrived for x. */
+static gb_status put_beside(gb_grad_call *grad, const layout *view, bool *done) {
+  gb_part part = { .ndim = view->ndim, .shape = view->shape, .strides = view->stride, .offset = view->offset };
+  *done = false;
+  if (grad->take_part) GB_TRY(grad->take_part(grad, GB_IN_AT(view, x), &part, g_of(grad), done));
+  if (*done) grad->settled |= GB_SAVE_IN(view, x);
+  return GB_OK;
+}
+
+/* Put grad where the view lies in a row-major x: beside other parts, or into a sum; else in a zero tensor of its
+ * shape. */
 static gb_status put_back(gb_grad_call *grad, const layout *view) {
   const gb_edge *edge = edge_of(grad);
   bool done;
-  GB_TRY(add_in_place(grad, view, &done));
+  GB_TRY(put_beside(grad, view, &done));
+  if (!done) GB_TRY(add_in_place(grad, view, &done));
   if (done) return GB_OK;
   int64_t strides[GB_MAX_NDIM];
   gb_contiguous_strides(edge->ndim, edge->shape, strides);

@@ -237,7 +237,6 @@ local large = { L = 12, B = 16, T = 1024, C = 768, V = 50304 } -- GPT-2 124M, a 
 
 -- What a step could do without, and how.
 local avoidable = {
-  { "backward: as_strided_backward,", "q, k and v's gradients could be written into the packed one" },
   { "backward: add,", "sums of gradients could be taken where the second one is made" },
   { "backward: cast,", "a norm's gradient could be written in both dtypes" },
   { "backward: copy,", "a gradient could be written where it is kept" },

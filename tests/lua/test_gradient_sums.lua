@@ -151,4 +151,119 @@ describe("gradients of tables", function()
   end)
 end)
 
+describe("gradients of parts", function()
+  local made = { "add", "as_strided_backward", "copy", "fill" }
+  -- How often backward runs what puts gradients together, of a result that is used by parts.
+  local function costs(value, parts)
+    local loss = parts(value:clone():requires_grad_(true) * 2)
+    local calls = backward_ops(function() loss:backward() end)
+    local counts = {}
+    for i, op in ipairs(made) do counts[i] = calls[op] end
+    return table.concat(counts, " ")
+  end
+  local function weighted_sum(parts)
+    local sum = 0
+    for i, part in ipairs(parts) do sum = sum + (part:exp() * i):sum() end
+    return sum
+  end
+  gb.manual_seed(10)
+  local x = gb.randn(4, 6, 5)
+  local ways = {
+    { "chunks", 3, 0, function(y) return y:chunk(3, 2) end },
+    { "splits of unequal lengths", 3, 0, function(y) return y:split({ 1, 3, 2 }, 2) end },
+    { "an unbound dim", 6, 0, function(y) return y:unbind(2) end },
+    { "rows", 4, 0, function(y) return y:unbind(1) end },
+    { "columns", 5, 0, function(y) return y:unbind(3) end },
+    { "parts with room between them", 2, 3, function(y) return { y:narrow(2, 2, 1), y:narrow(2, 4, 2) } end },
+    { "a slice with a step and parts", 1, 2, function(y) return { y:slice(2, 1, 5, 2), y:narrow(2, 2, 2) } end },
+    { "the last of a dim", 1, 1, function(y) return { y:select(2, -1) } end },
+  }
+  for _, way in ipairs(ways) do
+    it("are written into their places: " .. way[1], function()
+      local function loss(leaf) return weighted_sum(way[4](leaf * 2)) end
+      for _, dtype in ipairs { "float32", "float64", "bfloat16" } do expect_sums({ x:to(dtype) }, loss) end
+      if way[2] > 1 then
+        expect(costs(x, function(y) return weighted_sum(way[4](y)) end)):to_be(("0 0 %d %d"):format(way[2], way[3] + 1))
+      end
+    end)
+  end
+  it("are summed where they overlap, or meet another gradient", function()
+    local uses = {
+      function(y) return { y:narrow(2, 1, 4), y:narrow(2, 3, 4) } end,
+      function(y) return { y:select(2, 1), y:select(2, 2), y:select(2, 1), y:narrow(2, 1, 2) } end,
+      function(y) return { y:select(2, 1), y:select(1, 1), y:select(2, 2) } end,
+      function(y) return { y:select(2, 1), y, y:select(2, 2) } end,
+      function(y) return { y, y:narrow(2, 2, 3), y:narrow(2, 5, 2) } end,
+      function(y) return { y:narrow(2, 1, 3):t(), y:diagonal(), y:narrow(2, 4, 3):t() } end,
+    }
+    for i, use in ipairs(uses) do
+      local value = i == 6 and x:select(3, 1):contiguous() or x
+      expect_sums({ value }, function(leaf) return weighted_sum(use(leaf * 2)) end)
+    end
+  end)
+
+  -- Attention over the packed query, key and value of `packed` [batch, time, (heads + 2 * groups) * 4].
+  local function attend(packed, heads, groups)
+    local b, t = packed:size(1), packed:size(2)
+    local parts = packed:unflatten(3, { heads + 2 * groups, 4 }):split({ heads, groups, groups }, 3)
+    for i, part in ipairs(parts) do parts[i] = part:transpose(2, 3) end
+    local y = F.scaled_dot_product_attention(parts[1], parts[2], parts[3], nil,
+      { is_causal = true, enable_gqa = heads ~= groups })
+    return y:transpose(2, 3):reshape(b, t, heads * 4), parts
+  end
+  for _, shape in ipairs { { 2, 5, 3, 3 }, { 2, 5, 4, 2 }, { 1, 1, 2, 2 }, { 1, 7, 2, 1 }, { 3, 1, 2, 2 } } do
+    it(("of query, key and value are made in their places: %d x %d, %d of %d heads"):format(table.unpack(shape)),
+      function()
+        local b, t, heads, groups = table.unpack(shape)
+        local value, up = gb.randn(b, t, (heads + 2 * groups) * 4), gb.randn(b, t, heads * 4)
+        local function loss(y) return ((attend(y, heads, groups)) * up):sum() end
+        expect(costs(value, loss)):to_be("0 0 0 1")
+        for _, dtype in ipairs { "float32", "float64", "bfloat16" } do
+          local v = value:to(dtype)
+          local one = gradients({ v }, function(leaf) return loss(leaf * 2) end)
+          local apart
+          gb.anomaly(function() apart = gradients({ v }, function(leaf) return loss(leaf * 2) end) end)
+          expect(one[1]:eq(apart[1]):all():item()):to_be(true) -- but for the sign of zeros
+        end
+      end)
+  end
+  it("of a key that somebody else uses or sees are not written over", function()
+    local value, up = gb.randn(2, 5, 24), gb.randn(2, 5, 8)
+    for _, which in ipairs { 1, 2, 3 } do
+      local seen, before
+      local function loss(leaf)
+        local y, parts = attend(leaf * 2, 2, 2)
+        parts[which]:register_hook(function(g) seen, before = g, g:clone() end)
+        return (y * up):sum() + (parts[which % 3 + 1] * parts[which]):sum()
+      end
+      expect_sums({ value }, loss)
+      gradients({ value }, loss)
+      expect(seen):to_equal_bits(before)
+    end
+  end)
+  it("do not fill the rest of the memory that a given gradient lies in", function()
+    local given = gb.randn(2, 3, 4)
+    local before, leaf = given:clone(), gb.randn(2, 3, 4):requires_grad_(true)
+    local y = leaf * 2
+    y:select(2, 1):backward(given:select(2, 1))
+    expect(given):to_equal_bits(before)
+    local wanted = gb.zeros(2, 3, 4)
+    wanted:select(2, 1):copy_(given:select(2, 1) * 2)
+    expect(leaf.grad):to_equal_bits(wanted)
+  end)
+  it("go through what runs again, and through a second backward", function()
+    local value, up = gb.randn(2, 5, 24), gb.randn(2, 5, 8)
+    expect_sums({ value }, function(leaf)
+      return gb.recompute(function(z) return ((attend(z * 3, 2, 2)) * up):sum() end, leaf * 2)
+    end)
+    local leaf = value:clone():requires_grad_(true)
+    local loss = weighted_sum((leaf * 2):chunk(3, 3))
+    loss:backward(nil, { retain_graph = true })
+    local once = leaf.grad:clone()
+    leaf.grad = nil
+    loss:backward()
+    expect(leaf.grad):to_equal_bits(once)
+  end)
+end)
+
 gb.test.finish()
