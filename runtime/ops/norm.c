@@ -181,6 +181,31 @@ static void hand(gb_grad_call *g, int input, gb_tensor *made) {
 }
 #define HAND(g, op, name, made) hand((g), GB_IN_AT(op, name), (made))
 
+/* Hand over a gradient, or say that it was put into its sum. */
+static void hand_or_settle(gb_grad_call *g, int input, gb_tensor *sum, gb_tensor *made) {
+  if (!sum) {
+    hand(g, input, made);
+    return;
+  }
+  g->settled |= 1u << input;
+  gb_tensor_release(made);
+}
+#define PUT(g, op, name, sum, made) hand_or_settle((g), GB_IN_AT(op, name), (sum), (made))
+
+/* An empty sum that the gradient of a parameter is written into as it is made; NULL: it is handed over. dtype: of the
+ * gradient. It is no memory that is read. */
+static gb_tensor *empty_sum(const gb_grad_call *g, int input, gb_dtype dtype) {
+  bool holds = false;
+  gb_tensor *sum = g->need[input] && g->accumulator ? g->accumulator(g, input, &holds) : NULL;
+  if (!sum || holds || sum->dtype != (int8_t)dtype) return NULL;
+  for (int i = 0; i < g->n_out; i++)
+    if (g->out[i] && g->out[i]->storage == sum->storage) return NULL;
+  for (int i = 0; i < g->node->n_saved; i++)
+    if (g->saved[i] && g->saved[i]->storage == sum->storage) return NULL;
+  return sum;
+}
+#define EMPTY_SUM(g, op, name, x) empty_sum((g), GB_IN_AT(op, name), statistic_dtype(x))
+
 /* The mean over the last `count` dims, kept as dims of size 1. */
 static gb_tensor *mean_of_last(gb_chain *c, gb_tensor *x, int count) {
   gb_attr dims = { .given = true, .count = (int8_t)count };
@@ -250,28 +275,19 @@ static gb_tensor *sum_for_x(const gb_grad_call *g) {
   return fits && sum->storage != grad->storage && sum->storage != x->storage ? sum : NULL;
 }
 
-/* Hand over x's gradient, or say that it went to its sum. */
-static void take_dx(gb_grad_call *g, gb_tensor *sum, gb_tensor *made) {
-  if (!sum) {
-    HAND(g, layer_norm, x, made);
-    return;
-  }
-  g->settled |= GB_SAVE_IN(layer_norm, x);
-  gb_tensor_release(made);
-}
-
 static gb_status layer_norm_gradient(gb_grad_call *g) {
   if (g->create_graph) return composed_gradient(g, true);
   const gb_in_layer_norm *saved = GB_SAVED(g, layer_norm);
   const gb_out_layer_norm *kept = GB_KEPT(g, layer_norm);
   gb_tensor *sum = sum_for_x(g);
-  gb_out_layer_norm_backward given = { .dx = sum }, made = { 0 };
+  gb_out_layer_norm_backward given = { .dx = sum, .dweight = EMPTY_SUM(g, layer_norm, weight, saved->x),
+                                       .dbias = EMPTY_SUM(g, layer_norm, bias, saved->x) }, made = { 0 };
   GB_TRY(GB_RUN_OUT(g->context, layer_norm_backward, &given.dx, &made.dx, .grad = GB_GRAD_OUT(g, layer_norm)->y,
                     .x = saved->x, .weight = saved->weight, .mean = kept->mean, .rstd = kept->rstd,
                     .add = gb_attr_int(sum != NULL), .has_bias = gb_attr_int(GB_NEEDS(g, layer_norm, bias))));
-  take_dx(g, sum, made.dx);
-  HAND(g, layer_norm, weight, made.dweight);
-  HAND(g, layer_norm, bias, made.dbias);
+  PUT(g, layer_norm, x, sum, made.dx);
+  PUT(g, layer_norm, weight, given.dweight, made.dweight);
+  PUT(g, layer_norm, bias, given.dbias, made.dbias);
   return GB_OK;
 }
 
@@ -279,12 +295,12 @@ static gb_status rms_norm_gradient(gb_grad_call *g) {
   if (g->create_graph) return composed_gradient(g, false);
   const gb_in_rms_norm *saved = GB_SAVED(g, rms_norm);
   gb_tensor *sum = sum_for_x(g);
-  gb_out_rms_norm_backward given = { .dx = sum }, made = { 0 };
+  gb_out_rms_norm_backward given = { .dx = sum, .dweight = EMPTY_SUM(g, rms_norm, weight, saved->x) }, made = { 0 };
   GB_TRY(GB_RUN_OUT(g->context, rms_norm_backward, &given.dx, &made.dx, .grad = GB_GRAD_OUT(g, rms_norm)->y,
                     .x = saved->x, .weight = saved->weight, .rstd = GB_KEPT(g, rms_norm)->rstd,
                     .add = gb_attr_int(sum != NULL)));
-  take_dx(g, sum, made.dx);
-  HAND(g, rms_norm, weight, made.dweight);
+  PUT(g, rms_norm, x, sum, made.dx);
+  PUT(g, rms_norm, weight, given.dweight, made.dweight);
   return GB_OK;
 }
 
@@ -301,7 +317,9 @@ static gb_status add_layer_norm_gradient(gb_grad_call *g) {
   gb_tensor *dy = GB_GRAD_OUT(g, add_layer_norm)->y, *dsum = GB_GRAD_OUT(g, add_layer_norm)->sum;
   gb_tensor *zero = NULL, *total = NULL;
   bool adds = adds_to_sum(g, kept->sum, dy, dsum);
-  gb_out_layer_norm_backward given = { .dx = adds ? dsum : NULL }, made = { 0 };
+  gb_out_layer_norm_backward given = { .dx = adds ? dsum : NULL,
+                                       .dweight = EMPTY_SUM(g, add_layer_norm, weight, kept->sum),
+                                       .dbias = EMPTY_SUM(g, add_layer_norm, bias, kept->sum) }, made = { 0 };
   if (!dy) GB_TRY(gb_op_zeros_like(g->context, kept->sum, &zero));
   gb_status status = GB_RUN_OUT(g->context, layer_norm_backward, &given.dx, &made.dx, .grad = dy ? dy : zero,
                                 .x = kept->sum, .weight = GB_SAVED(g, add_layer_norm)->weight, .mean = kept->mean,
@@ -322,8 +340,8 @@ static gb_status add_layer_norm_gradient(gb_grad_call *g) {
   gb_tensor_retain(made.dx);
   HAND(g, add_layer_norm, x, made.dx);
   HAND(g, add_layer_norm, residual, made.dx);
-  HAND(g, add_layer_norm, weight, made.dweight);
-  HAND(g, add_layer_norm, bias, made.dbias);
+  PUT(g, add_layer_norm, weight, given.dweight, made.dweight);
+  PUT(g, add_layer_norm, bias, given.dbias, made.dbias);
   return GB_OK;
 }
 
@@ -394,13 +412,14 @@ static gb_status batch_norm_backward_check(gb_op_call *call) {
 static gb_status batch_norm_gradient(gb_grad_call *g) {
   const gb_in_batch_norm *saved = GB_SAVED(g, batch_norm);
   const gb_out_batch_norm *kept = GB_KEPT(g, batch_norm);
-  gb_out_batch_norm_backward made = { 0 };
-  GB_TRY(GB_RUN(g->context, batch_norm_backward, &made.dx, .grad = GB_GRAD_OUT(g, batch_norm)->y, .x = saved->x,
+  gb_out_batch_norm_backward given = { .dweight = EMPTY_SUM(g, batch_norm, weight, saved->x),
+                                       .dbias = EMPTY_SUM(g, batch_norm, bias, saved->x) }, made = { 0 };
+  GB_TRY(GB_RUN_OUT(g->context, batch_norm_backward, &given.dx, &made.dx, .grad = GB_GRAD_OUT(g, batch_norm)->y, .x = saved->x,
                 .weight = saved->weight, .mean = kept->mean, .rstd = kept->rstd,
                 .training = GB_ATTRS(g, batch_norm)->training));
   HAND(g, batch_norm, x, made.dx);
-  HAND(g, batch_norm, weight, made.dweight);
-  HAND(g, batch_norm, bias, made.dbias);
+  PUT(g, batch_norm, weight, given.dweight, made.dweight);
+  PUT(g, batch_norm, bias, given.dbias, made.dbias);
   return GB_OK;
 }
 
@@ -493,13 +512,14 @@ static gb_status group_norm_gradient(gb_grad_call *g) {
   if (g->create_graph) return composed_group_gradient(g);
   const gb_in_group_norm *saved = GB_SAVED(g, group_norm);
   const gb_out_group_norm *kept = GB_KEPT(g, group_norm);
-  gb_out_group_norm_backward made = { 0 };
-  GB_TRY(GB_RUN(g->context, group_norm_backward, &made.dx, .grad = GB_GRAD_OUT(g, group_norm)->y, .x = saved->x,
+  gb_out_group_norm_backward given = { .dweight = EMPTY_SUM(g, group_norm, weight, saved->x),
+                                      .dbias = EMPTY_SUM(g, group_norm, bias, saved->x) }, made = { 0 };
+  GB_TRY(GB_RUN_OUT(g->context, group_norm_backward, &given.dx, &made.dx, .grad = GB_GRAD_OUT(g, group_norm)->y, .x = saved->x,
                 .weight = saved->weight, .mean = kept->mean, .rstd = kept->rstd,
                 .has_bias = gb_attr_int(GB_NEEDS(g, group_norm, bias))));
   HAND(g, group_norm, x, made.dx);
-  HAND(g, group_norm, weight, made.dweight);
-  HAND(g, group_norm, bias, made.dbias);
+  PUT(g, group_norm, weight, given.dweight, made.dweight);
+  PUT(g, group_norm, bias, given.dbias, made.dbias);
   return GB_OK;
 }
 
