@@ -12,6 +12,7 @@
 
 #include "base/random.h"
 #include "cpu/gemm.h"
+#include "cpu/scratch.h"
 #include "cpu/wide.h"
 
 /* Queries and keys of a tile. A tile of scores is 120 KB of float32 forward, 60 KB backward. */
@@ -36,9 +37,7 @@ typedef struct attention {
   bool causal, has_mask;
   gb_product_how how;
   uint64_t seed, offset;
-  gb_threads *threads;
-  char *scratch;
-  size_t scratch_bytes;                          /* of one thread */
+  gb_scratch scratch;                            /* rooms of blocks, or of heads */
 } attention;
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -70,8 +69,7 @@ static attention attention_of(gb_op_call *call, const gb_tensor *query, const gb
                               const gb_tensor *mask, const gb_tensor *result) {
   const gb_attrs_scaled_dot_product_attention *attrs = GB_ATTRS(call, scaled_dot_product_attention);
   attention a = { .call = call, .lane = result->dtype == GB_FLOAT64 ? GB_LANE_F64 : GB_LANE_F32,
-                  .rounded = GB_DTYPE_NONE,
-                  .threads = call->context->threads };
+                  .rounded = GB_DTYPE_NONE };
   a.size = gb_lane_bytes(a.lane);
   if (gb_is_16bit((gb_dtype)result->dtype)) a.rounded = (gb_dtype)result->dtype;
   a.batch = size_at(query, 3), a.heads = size_at(query, 2), a.tq = size_at(query, 1), a.e = size_at(query, 0);
@@ -96,7 +94,7 @@ static char *row_at(const view4 *v, int64_t b, int64_t h, int64_t row) {
 
 /* {==== scratch ==== */
 
-/* Where the next part of a thread's scratch begins; without memory behind it, how many bytes are needed. */
+/* Where the next part of a chunk's scratch begins; without memory behind it, how many bytes are needed. */
 typedef struct room { char *base; size_t used; } room;
 
 /* Room for n lanes, on a cache line of its own. */
@@ -106,18 +104,15 @@ static char *take(room *r, const attention *a, int64_t n) {
   return p;
 }
 
-static room thread_room(const attention *a) {
-  return (room){ .base = a->scratch + (size_t)gb_threads_current(a->threads) * a->scratch_bytes };
+static room chunk_room(const attention *a, int64_t chunk) {
+  return (room){ .base = gb_scratch_room_of(&a->scratch, chunk) };
 }
 
-/* Allocate scratch for every thread, run the chunks, free it. */
+/* Allocate scratch for the chunks that run at once, run them, free it. */
 static gb_status run_chunks(gb_op_call *call, attention *a, size_t scratch_bytes, int64_t chunks, gb_chunk_fn fn) {
-  a->scratch_bytes = (scratch_bytes + 255) / 256 * 256;
-  gb_block *scratch = gb_cpu_scratch(call, a->scratch_bytes * (size_t)gb_threads_count(a->threads));
-  if (!scratch) return GB_EMEMORY;
-  a->scratch = gb_block_data(scratch);
+  GB_TRY(gb_scratch_open_chunks(call, 0, (scratch_bytes + 255) / 256 * 256, chunks, &a->scratch));
   gb_parallel(call, chunks, fn, a);
-  gb_cpu_scratch_free(call, scratch);
+  gb_scratch_close(call, &a->scratch);
   return GB_OK;
 }
 
@@ -306,7 +301,7 @@ static void forward_finish(const attention *a, const forward_room *f, const head
 /* Chunk: one block of queries of one head. */
 static void forward_block(void *arg, int64_t chunk) {
   const attention *a = arg;
-  forward_room f = forward_room_of(a, thread_room(a));
+  forward_room f = forward_room_of(a, chunk_room(a, chunk));
   int64_t blocks = (a->tq + FORWARD_Q - 1) / FORWARD_Q, q = chunk % blocks * FORWARD_Q,
       rows = least(FORWARD_Q, a->tq - q);
   int64_t h = chunk / blocks % a->heads, b = chunk / blocks / a->heads, key_head = h / (a->heads / a->key_heads);
@@ -443,7 +438,7 @@ static void backward_block(const attention *a, const backward_room *f, const hea
  * sequence. */
 static void backward_head(void *arg, int64_t chunk) {
   const attention *a = arg;
-  backward_room f = backward_room_of(a, thread_room(a));
+  backward_room f = backward_room_of(a, chunk_room(a, chunk));
   int64_t key_head = chunk % a->key_heads, b = chunk / a->key_heads, group = a->heads / a->key_heads;
   head_sums dkey = sums_of(a, &a->dkey, b, key_head, 0, a->e, f.dkey),
       dvalue = sums_of(a, &a->dvalue, b, key_head, 0, a->ev, f.dvalue);

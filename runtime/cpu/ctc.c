@@ -6,7 +6,7 @@
  * float64. A sample is a chunk of work: steps * (classes + 6 exponentials a state), twice with the derivative. */
 #include <math.h>
 
-#include "cpu/cpu.h"
+#include "cpu/scratch.h"
 
 /* What a call says, and room. */
 typedef struct ctc_job {
@@ -18,9 +18,7 @@ typedef struct ctc_job {
   int64_t states;                /* of the longest target */
   double *losses;
   bool zero_infinity, mean;
-  char *buffers;                 /* one per thread */
-  size_t buffer_bytes;
-  gb_threads *threads;
+  gb_scratch scratch;            /* rooms for a sample */
   gb_bad_index bad;
 } ctc_job;
 
@@ -122,7 +120,7 @@ static void backward(const ctc_job *job, ctc_sample *q, double loss, double scal
 static void run_sample(void *arg, int64_t n) {
   ctc_job *job = arg;
   int64_t most = job->states, rows = job->slope ? job->steps : 2;
-  char *room = job->buffers + job->buffer_bytes * (size_t)gb_threads_current(job->threads);
+  char *room = gb_scratch_room_of(&job->scratch, n);
   ctc_sample q = {
     .n = n, .steps = job->input_lengths[n], .states = 2 * job->target_lengths[n] + 1, .label = (int64_t *)room
   };
@@ -175,14 +173,12 @@ static gb_status read_all_lengths(gb_op_call *call, ctc_job *job) {
 static gb_status run_samples(gb_op_call *call, ctc_job *job) {
   const gb_tensor *loss = GB_OUT(call, ctc_loss)->loss;
   int64_t rows = job->slope ? job->steps : 2;
-  job->buffer_bytes = (size_t)((rows + 4) * job->states + job->classes) * sizeof(double);
-  gb_block *scratch = gb_cpu_scratch(call, job->buffer_bytes * (size_t)gb_threads_count(job->threads));
-  if (!scratch) return GB_EMEMORY;
-  job->buffers = gb_block_data(scratch);
+  size_t room_bytes = (size_t)((rows + 4) * job->states + job->classes) * sizeof(double);
+  GB_TRY(gb_scratch_open_chunks(call, 0, room_bytes, job->samples, &job->scratch));
   const gb_tensor *slope = job->slope;
   if (slope) gb_clear_bytes(gb_data(slope), (size_t)slope->numel * gb_dtype_bytes((gb_dtype)slope->dtype));
   gb_parallel(call, job->samples, run_sample, job);
-  gb_cpu_scratch_free(call, scratch);
+  gb_scratch_close(call, &job->scratch);
   if (GB_ATTRS(call, ctc_loss)->reduction.integer == GB_WORD_none) {
     gb_store_f64(gb_data(loss), (gb_dtype)loss->dtype, 1, job->losses, job->samples);
     return gb_bad_index_status(call, &job->bad, "target");
@@ -205,8 +201,7 @@ static gb_status ctc_loss(gb_op_call *call) {
                   .classes = x->shape[x->ndim - 1],
                   .blank = attrs->blank.integer,
                   .zero_infinity = attrs->zero_infinity.integer,
-                  .mean = attrs->reduction.integer == GB_WORD_mean,
-                  .threads = call->context->threads };
+                  .mean = attrs->reduction.integer == GB_WORD_mean };
   gb_block *lists = gb_cpu_scratch(call, 4 * sizeof(int64_t) * (size_t)(job.samples + 1));
   if (!lists) return GB_EMEMORY;
   job.input_lengths = gb_block_data(lists);

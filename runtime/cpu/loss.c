@@ -10,8 +10,8 @@
 
 #include "cpu/cpu.h"
 #include "cpu/gemm.h"
-#include "cpu/rows.h"
 #include "cpu/nontemporal.h"
+#include "cpu/scratch.h"
 
 /* {==== what cross_entropy and nll_loss share ==== */
 
@@ -33,11 +33,8 @@ typedef struct loss_job {
   char *losses, *totals;           /* forward: a lane per row; totals: the weight of the row's target */
   char *lse;                       /* a lane per row, written by forward; or NULL */
   gb_row_plan plan;
-  gb_threads *threads;
-  char *buffers;                   /* per thread: a batch of x, one of probabilities, one of indices */
-  size_t buffer_bytes, row_bytes;  /* of a thread; of a row of x or of probabilities in a buffer, 0 where rows are used
-                                      as they are */
-  gb_block *scratch;
+  gb_scratch scratch;              /* rooms: a batch of x, one of probabilities, one of indices */
+  size_t row_bytes;                /* of a row of x or of probabilities in a room, 0 where rows are used as they are */
   gb_bad_index bad;
   void (*row)(struct loss_job *job, int64_t row, const char *x, char *out, char *mass, int64_t index);
 } loss_job;
@@ -71,23 +68,19 @@ static gb_status open_job(gb_op_call *call, loss_job *job, const gb_tensor *targ
                           bool batched) {
   int64_t classes = job->classes;
   job->bytes = gb_lane_bytes(job->lane);
-  job->threads = call->context->threads;
   job->indices = !gb_dtype_is_float((gb_dtype)target->dtype);
   bool as_they_are = are_used_as_they_are(job);
   job->dtype = as_they_are ? job->x.dtype : gb_lane_dtype(job->lane);
   if (as_they_are) job->plan.batch = job->plan.chunk;
   job->streams = as_they_are && job->dx.data && (size_t)(job->rows * classes) * job->dx.bytes >= GB_NONTEMPORAL_BYTES;
   job->row_bytes = as_they_are ? 0 : (size_t)classes * job->bytes;
-  job->buffer_bytes = batched ? (size_t)job->plan.batch * (2 * job->row_bytes + 8) : 0;
+  size_t room_bytes = batched ? (size_t)job->plan.batch * (2 * job->row_bytes + 8) : 0;
   size_t weight_bytes = ((size_t)classes * job->bytes + 7) / 8 * 8,
       row_bytes = ((size_t)job->rows * job->bytes + 7) / 8 * 8;
-  job->scratch = gb_cpu_scratch(call, weight_bytes + 2 * row_bytes + job->buffer_bytes *
-                                (size_t)gb_threads_count(job->threads));
-  if (!job->scratch) return GB_EMEMORY;
-  char *at = gb_block_data(job->scratch);
+  GB_TRY(gb_scratch_open_chunks(call, weight_bytes + 2 * row_bytes, room_bytes, job->plan.chunks, &job->scratch));
+  char *at = job->scratch.shared;
   job->losses = at + weight_bytes;
   job->totals = job->losses + row_bytes;
-  job->buffers = job->totals + row_bytes;
   job->weight_sum = (double)classes;
   if (!weight) return GB_OK;
   job->weight = at;
@@ -113,7 +106,7 @@ static bool counts(loss_job *job, int64_t index) {
 static void run_rows(void *arg, int64_t chunk) {
   loss_job *job = arg;
   int64_t batch = job->plan.batch, first = chunk * job->plan.chunk, end = least(first + job->plan.chunk, job->rows);
-  char *room = job->buffers + job->buffer_bytes * (size_t)gb_threads_current(job->threads);
+  char *room = gb_scratch_room_of(&job->scratch, chunk);
   char *mass = room + (size_t)batch * job->row_bytes;
   int64_t *index = (int64_t *)(mass + (size_t)batch * job->row_bytes);
   size_t bytes = (size_t)job->classes * gb_dtype_bytes(job->dtype);
@@ -169,7 +162,7 @@ static double row_gradient(const loss_job *job, int64_t row) {
 
 /* End a run: give back the scratch, and report a class that does not exist. */
 static gb_status close_job(gb_op_call *call, loss_job *job, gb_status status) {
-  if (job->scratch) gb_cpu_scratch_free(call, job->scratch);
+  if (job->scratch.block) gb_scratch_close(call, &job->scratch);
   return status == GB_OK ? gb_bad_index_status(call, &job->bad, "target") : status;
 }
 

@@ -39,13 +39,14 @@ static inline gb_status gb_scratch_open(gb_op_call *call, size_t shared, size_t 
 static inline char *gb_scratch_room(const gb_scratch *s) { return s->rooms + s->room_bytes *
                                                            (size_t)gb_threads_current(s->threads); }
 
-/* Rooms for so many chunks: one for each thread, or for each chunk where there are fewer of those. Rooms for long rows
- * are large, and such rows few. */
+/* Rooms for so many chunks: one for each thread, or for each chunk where there are fewer of those (and one where there
+ * is none). Rooms for long rows are large, and such rows few. */
 static inline gb_status gb_scratch_open_chunks(gb_op_call *call, size_t shared, size_t room_bytes, int64_t chunks,
                                                gb_scratch *out) {
   const int64_t threads = gb_threads_count(call->context->threads);
   const bool by_chunk = chunks < threads;
-  GB_TRY(gb_scratch_open_rooms(call, shared, room_bytes, (size_t)(by_chunk ? chunks : threads), out));
+  const int64_t rooms = by_chunk ? chunks + (chunks == 0) : threads;
+  GB_TRY(gb_scratch_open_rooms(call, shared, room_bytes, (size_t)rooms, out));
   out->by_chunk = by_chunk;
   return GB_OK;
 }
