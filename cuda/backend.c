@@ -130,8 +130,8 @@ static gb_status fault_failure(gb_cuda *cuda, const gb_cuda_fault *fault) {
                     (long long)fault->value,
                     (long long)fault->limit - 1);
       break;
-    case GB_FAULT_DIVISION: fail(cuda->context, status, "integer division by zero; use floating tensors to get inf "
-                                                        "or nan"); break;
+    case GB_FAULT_DIVISION: fail(cuda->context, status, "integer division by zero (256 is 0 in uint8); use floating "
+                                                        "tensors to get inf or nan"); break;
     case GB_FAULT_PROBABILITY: fail(cuda->context, status, "probabilities must be 0 to 1"); break;
     case GB_FAULT_WEIGHTS: fail(cuda->context, status, "weights must be finite and not negative"); break;
     case GB_FAULT_ZERO_WEIGHTS: fail(cuda->context, status, "a row of weights has nothing but zeros"); break;

@@ -23,12 +23,13 @@ static const row rows[GB_FUNCTION_COUNT] = {
 /* {==== running a row ==== */
 
 /* A 0-d operand of another dtype than the common one is converted to it first where that shows: among integers, where
- * it may wrap (a plain number does not), and in tests, which see it in the 16-bit dtype of what it meets. */
+ * it may wrap (a plain number in divisions only), and in tests, which see it in the 16-bit dtype of what it meets. */
 static void convert_constants(gb_elements *e, const row *r, gb_dtype common, int inputs) {
   bool integer = gb_is_int(common), test = r->gives_bool && gb_is_16bit(common);
+  bool wraps = gb_wraps_numbers(e->function);
   for (int k = 1; k <= inputs; k++) {
     const gb_cuda_tensor *t = e->operand[k];
-    if (t->numel == 1 && t->dtype != common && k != r->mask && (test || (integer && !t->wrapped)))
+    if (t->numel == 1 && t->dtype != common && k != r->mask && (test || (integer && (wraps || !t->wrapped))))
       e->through[k] = common;
   }
 }

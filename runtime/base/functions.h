@@ -22,6 +22,22 @@ GB_INLINE double gb_remainder(double x, double y) {
   return r != 0 && (r < 0) != (y < 0) ? r + y : r;
 }
 
+/* The whole quotient by what the remainder leaves, so that x = quotient * y + remainder as near as floats can: 1 / 0.1
+ * rounds to 10, and ten times the float next to 0.1 is above 1. The rest of the division may be a little off a whole
+ * number. As PyTorch's: NaN of an infinite x, and what x / y is where y is 0. */
+GB_INLINE float gb_floor_quotientf(float x, float y) {
+  if (y == 0) return x / y;
+  float rest = fmodf(x, y), quotient = (x - rest) / y - (rest != 0 && (rest < 0) != (y < 0));
+  float whole = floorf(quotient);
+  return quotient == 0 ? copysignf(0.0f, x / y) : whole + (quotient - whole > 0.5f);
+}
+GB_INLINE double gb_floor_quotient(double x, double y) {
+  if (y == 0) return x / y;
+  double rest = fmod(x, y), quotient = (x - rest) / y - (rest != 0 && (rest < 0) != (y < 0));
+  double whole = floor(quotient);
+  return quotient == 0 ? copysign(0.0, x / y) : whole + (quotient - whole > 0.5);
+}
+
 /* Integer division that rounds down, and its remainder; 0 where y is 0. -1 is apart, since INT64_MIN / -1 traps. */
 GB_INLINE int64_t gb_floor_divide(int64_t x, int64_t y) {
   if (y == 0 || y == -1) return y == 0 ? 0 : (int64_t)(0 - (uint64_t)x);
@@ -163,6 +179,13 @@ typedef enum gb_function {
 #include "base/functions.def"
   GB_FUNCTION_COUNT
 } gb_function;
+
+/* Does a plain number beside integers wrap to their dtype first, as a 0-d tensor does? A quotient hangs on it: PyTorch
+ * divides uint8 by 253 where it is given -3. Elsewhere only the result wraps, which is the same, or the number is an
+ * exponent, a bound or a shift. */
+GB_INLINE bool gb_wraps_numbers(int function) {
+  return function == GB_FUNCTION_floor_divide || function == GB_FUNCTION_remainder || function == GB_FUNCTION_fmod;
+}
 
 /* ====} */
 

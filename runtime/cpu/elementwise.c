@@ -187,12 +187,14 @@ static void set_numbers(gb_tile_job *job, const gb_op_call *call, const row *r) 
 }
 
 /* A 0-d operand of another dtype than the common one is converted to it first where that shows: among integers, where
- * it may wrap (a plain number does not), and in tests, which see it in the 16-bit dtype of what it meets. */
+ * it may wrap (a plain number in divisions only), and in tests, which see it in the 16-bit dtype of what it meets. */
 static void convert_constants(const gb_op_call *call, const row *r, gb_dtype common, gb_tiles *t) {
   bool integer = gb_is_int(common), test = r->gives_bool && gb_is_16bit(common);
+  bool wraps = gb_wraps_numbers((int)(r - rows));
   for (int k = 1; k < t->count; k++) {
     gb_tile_operand *o = &t->operand[k];
-    if (o->constant && o->dtype != common && k != r->mask && (test || (integer && !call->in[k - 1]->wrapped)))
+    if (o->constant && o->dtype != common && k != r->mask &&
+        (test || (integer && (wraps || !call->in[k - 1]->wrapped))))
       o->through = common;
   }
 }
@@ -256,8 +258,8 @@ static gb_status run_row(gb_op_call *call, const row *r, int n_in, gb_tile_job *
   atomic_init(&bad, false);
   job->bad = &bad;
   if (!run_small(call, r, n_in, job)) run_planned(call, r, n_in, job, logical);
-  return atomic_load(&bad) ? gb_call_fail(call, GB_EINVAL, "integer division by zero; use floating tensors to get "
-                                                           "inf or nan") : GB_OK;
+  return atomic_load(&bad) ? gb_call_fail(call, GB_EINVAL, "integer division by zero (256 is 0 in uint8); use "
+                                                           "floating tensors to get inf or nan") : GB_OK;
 }
 
 /* Most ops: the row of the table. */

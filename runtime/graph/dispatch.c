@@ -76,13 +76,21 @@ static bool is_sound(gb_arg_type type, const gb_attr *a) {
   return true;
 }
 
+/* Are these n bytes of the text the word? It may be written with '-' for '_', as PyTorch's "nearest-exact". */
+static bool spells(const char *text, const char *word, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    if (text[i] != word[i] && !(text[i] == '-' && word[i] == '_')) return false;
+  return true;
+}
+
 /* A choice's text becomes its word. One that comes from another call's attributes is a word already. */
 static gb_status choose(gb_op_call *call, const gb_attr_info *info, gb_attr *a) {
   char text[64];
   snprintf(text, sizeof text, "%s", a->count == 1 ? gb_word_text(a->integer) : a->text);
   size_t n = strlen(text);
   for (const char *at = info->choices; *at; at += strcspn(at, "|"), at += *at == '|')
-    if (strcspn(at, "|") == n && !memcmp(at, text, n)) {
+    if (strcspn(at, "|") == n && spells(text, at, n)) {
+      memcpy(text, at, n);
       *a = gb_attr_word(gb_word_find(text));
       return GB_OK;
     }
@@ -429,6 +437,20 @@ static gb_status copy_back(road *r) {
   return status;
 }
 
+/* In place the result has its tensor's dtype, so no other one may be asked for. */
+static gb_status check_dtype_in_place(gb_op_call *call) {
+  for (int i = 0; i < call->info->n_attrs; i++) {
+    const gb_attr *dtype = &call->attrs[i];
+    if (call->info->attrs[i].type != GB_ARG_DTYPE || !dtype->given || dtype->integer == (*call->in)->dtype)
+      continue;
+    return gb_call_fail(call, GB_EDTYPE, "in place, the result is %s as the tensor, but %s is '%s'; leave it out, or "
+                                         "use the form without '_'",
+                        gb_dtype_name((gb_dtype)(*call->in)->dtype), call->info->attrs[i].name,
+                        gb_dtype_name((gb_dtype)dtype->integer));
+  }
+  return GB_OK;
+}
+
 static gb_status travel(road *r, const gb_attr *attrs) {
   gb_op_call *call = &r->call;
   gb_context *context = call->context;
@@ -447,6 +469,7 @@ static gb_status travel(road *r, const gb_attr *attrs) {
                                                    : "writes into a given output, which no graph records; call it "
                                                      "under no_grad");
   if (call->in_place) {
+    GB_TRY(check_dtype_in_place(call));
     GB_TRY(gb_inplace_prepare(call, r->call.original[0]));
     if (!composite) GB_TRY(separate_aliases(r));
   }

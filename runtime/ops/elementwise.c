@@ -528,20 +528,29 @@ static bool is_rounded(const gb_op_call *call) {
   return GB_ATTRS(call, div)->rounding_mode.integer != GB_WORD_none;
 }
 
-/* Whole quotients: of integers exactly, by what the division leaves over. */
+/* Whole quotients, which are part of no graph: downwards, and of integers exactly, by what the division leaves over. */
+static gb_tensor *whole_quotient(gb_chain *chain, gb_tensor *x, gb_tensor *y, bool down, bool is_float) {
+  bool grad = gb_set_grad_enabled(chain->context, false);
+  if (!down && !is_float) x = GB_CHAIN(chain, sub, .x = x, .y = GB_CHAIN(chain, fmod, .x = x, .y = y));
+  gb_tensor *z = down || !is_float ? GB_CHAIN(chain, floor_divide, .x = x, .y = y)
+      : GB_CHAIN(chain, trunc, .x = GB_CHAIN(chain, div, .x = x, .y = y));
+  gb_set_grad_enabled(chain->context, grad);
+  return z;
+}
+
+/* The gradient of a whole quotient is 0: that of the sign of x + y, which is passed by. */
 static gb_status div_compose(gb_op_call *call) {
   gb_tensor *x = GB_IN(call, div)->x, *y = GB_IN(call, div)->y;
-  bool down = GB_ATTRS(call, div)->rounding_mode.integer == GB_WORD_floor;
   gb_dtype dtype = promoted(call);
+  bool is_float = gb_dtype_is_float(dtype);
   GB_TRY(no_bools(call, dtype));
   gb_chain chain;
   gb_chain_begin(&chain, call->context);
-  gb_tensor *z;
-  if (gb_dtype_is_float(dtype))
-    z = gb_chain_1(&chain, down ? GB_OP_floor : GB_OP_trunc, GB_CHAIN(&chain, div, .x = x, .y = y), NULL);
-  else {
-    if (!down) x = GB_CHAIN(&chain, sub, .x = x, .y = GB_CHAIN(&chain, fmod, .x = x, .y = y));
-    z = GB_CHAIN(&chain, floor_divide, .x = x, .y = y);
+  gb_tensor *z = whole_quotient(&chain, x, y, GB_ATTRS(call, div)->rounding_mode.integer == GB_WORD_floor, is_float);
+  if (is_float && call->context->modes->grad && (gb_tensor_in_graph(x) || gb_tensor_in_graph(y))) {
+    gb_tensor *flat = GB_CHAIN(&chain, sign, .x = GB_CHAIN(&chain, add, .x = x, .y = y));
+    gb_tensor *always = gb_chain_full(&chain, GB_BOOL, 0, NULL, call->device, 1);
+    z = GB_CHAIN(&chain, where, .condition = always, .x = z, .y = flat);
   }
   return gb_chain_end(&chain, z, &GB_OUT(call, div)->z);
 }

@@ -91,6 +91,8 @@ for case in every:
     floating = [x for x in inputs if x is not None and x.is_floating_point()]
     if (size(inputs) > ELEMENTS and size(inputs) > smallest[op]) or case.row["tag"] == "empty":
         continue
+    if op in ("floor_divide", "div") and not all(x.isfinite().all() for x in floating):
+        continue  # no integer is infinite, and there are cases of finite numbers
     def again(a):
         if isinstance(a, dict):
             return a if "in" in a or "nil" in a else {"options": {k: encode(v) for k, v in a["options"].items()}}

@@ -130,9 +130,9 @@ function cases.within(y, reference, dtype, growth, bias)
   end
   for i = 1, #b do
     local tolerance = growth * cases.epsilon[dtype] * (math.abs(b[i]) + largest / 4)
-    local value = a[i] + (bias or 0) * tolerance
+    local value = bias and a[i] + bias * tolerance or a[i]
     local same = value == b[i] or (value ~= value and b[i] ~= b[i])
-    if not same and not (math.abs(value - b[i]) <= tolerance) then
+    if not same and not (tolerance < math.huge and math.abs(value - b[i]) <= tolerance) then
       return false, ("element %d: %.10g, expected %.10g within %.3g"):format(i, value, b[i], tolerance)
     end
   end

@@ -183,11 +183,11 @@ describe("integers and numbers", function()
     expect(function() t[gb.tensor { 1 }] = 0.5 end):to_fail("do not fit")
     expect_elements(gb.addcdiv(t, t + 1, t + 2, { value = 2 }), { 2 + 2 * 3 / 4, 1 })
   end)
-  it("wrap in arithmetic, and are compared and divided as they are", function()
+  it("wrap in arithmetic, and are compared as they are", function()
     expect_elements(x + 300, { 45, 46, 244 })
     expect_elements(x:lt(300), { true, true, true })
-    expect_elements(x // 300, { 0, 0, 0 })
-    expect_elements(x % 300, { 1, 2, 200 })
+    expect_elements(x // 300, { 0, 0, 4 }) -- by 44
+    expect_elements(x % 300, { 1, 2, 24 })
     expect_elements(x:lt(gb.tensor(300)), { true, true, false }) -- a tensor is converted: to 44
   end)
 end)
@@ -207,6 +207,47 @@ describe("NaN at a kink", function()
 end)
 
 describe("floor_divide", function()
+  it("goes by the remainder", function()
+    -- 1 / 0.1 is 10 in floats, but ten times the float above 0.1 is more than 1
+    for _, dtype in ipairs { "float32", "float64" } do
+      local x, y = gb.tensor({ 1, 6, -1, 1 }, { dtype = dtype }), gb.tensor({ 0.1, 0.1, 0.1, -0.1 }, { dtype = dtype })
+      local expected = { 9, 59, -10, -10 }
+      expect(x // y):to_be_close(expected)
+      expect(x:div(y, { rounding_mode = "floor" })):to_be_close(expected)
+      expect(x - (x // y) * y):to_be_close(x % y)
+    end
+  end)
+  it("has huge quotients, as PyTorch", function()
+    local x = gb.tensor({ 1e30, -1e30, 3e38, 16777217 * 3.0 }, { dtype = "float32" })
+    local expected = gb.tensor({ 3.33333338e+29, -3.33333338e+29, 9.99999968e+37, 16777218 })
+    expect_elements(x // 3, expected:tolist())
+    local wide = gb.tensor({ 1e300, 2.0 ^ 53 + 2 }, { dtype = "float64" })
+    expect_elements(wide // 7, { 1.4285714285714286e+299, 1286742750677284 })
+  end)
+  it("divides integers by a number as their dtype holds it", function()
+    local x = gb.tensor({ 10, 200, 7 }, { dtype = "uint8" })
+    for _, by in ipairs { -3, 300 } do
+      local same = gb.tensor(by % 256, { dtype = "uint8" })
+      expect((x // by)):to_be_close((x // same))
+      expect((x % by)):to_be_close((x % same))
+      expect(x:fmod(by)):to_be_close(x:fmod(same))
+      for _, mode in ipairs { "floor", "trunc" } do
+        expect(x:div(by, { rounding_mode = mode })):to_be_close(x:div(same, { rounding_mode = mode }))
+      end
+    end
+    expect(x // -3):to_be_close { 0, 0, 0 }
+    expect(function()
+      local _ = x // 256
+      if gb.cuda.is_available() then gb.cuda.synchronize() end
+    end):to_fail("256 is 0 in uint8")
+  end)
+  it("of div has a gradient of 0", function()
+    local x = gb.tensor({ 3.0, 0.0, 1.0 }, { requires_grad = true })
+    local y = x:div(gb.tensor { 2.0, 0.0, -0.1 }, { rounding_mode = "floor" })
+    y:sum():backward()
+    expect(y:detach()):to_be_close { 1, 0 / 0, -10 }
+    expect(x.grad):to_be_close { 0, 0, 0 }
+  end)
   it("is part of no graph", function() expect((gb.ones(1):requires_grad_() // 2).requires_grad):to_be(false) end)
 end)
 

@@ -119,10 +119,8 @@ local deviations = {
     "an option that is NaN is a mistake, and said to be one" },
   { "multi_margin_loss", "nan", "nan", "other", "a margin of NaN gives NaN; PyTorch takes it for one that is kept" },
   { "topk", "integer beyond 2^53", "int", "other", "of equal elements, which index is given is not fixed" },
-  { "floor_divide remainder fmod", "out of range", "of %l*int", "other", "the number is not wrapped to the tensor's \z
-    dtype first; only the result is" },
-  { "floor_divide remainder fmod", "out of range", "1099511627776", "allowed", "as above" },
-  { "bitwise_left_shift bitwise_right_shift", "out of range", "1099511627776", "other", "as above" },
+  { "bitwise_left_shift bitwise_right_shift", "out of range", "1099511627776", "other", "the number is not wrapped to \z
+    the tensor's dtype first; only the result is" },
   { "gcd lcm", "*", "int", "other", "the magnitude of the smallest integer; PyTorch's overflows on the way" },
   { "pow", "out of range", "%-5", "allowed", "a negative power is the reciprocal without its fraction" },
   { "pow", "out of range", "of u?int", "allowed", "the number is not wrapped to the tensor's dtype first; only the \z

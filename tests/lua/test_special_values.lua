@@ -13,8 +13,6 @@ local SMALLEST = 2 ^ -149
 -- Where PyTorch's numbers are no measure: the cases, between bars, their variants, which part is then not compared
 -- ("out" or "grad"), and why.
 local exceptions = {
-  { "floor_divide", "inf", "out", "ours is floor(x / y), as Lua's //; PyTorch's goes by the remainder" },
-  { "div (floor)", "inf mixed", "out", "as floor_divide" },
   { "prod", "huge", "out", "a product that overflows on its way, in another order" },
   { "prod | prod (rows)", "mixed", "out", "a product that ends below the smallest number, in another order" },
   { "prod | prod (rows)", "inf nan huge mixed", "grad",

@@ -49,6 +49,12 @@ for name, f in [("bitwise_left_shift", torch.bitwise_left_shift), ("bitwise_righ
     case(name, [ints(4, 5, high=200) - 100, ints(5, high=7)], [x0, x1], f, grad=[])
 case("floor_divide", [rand(5), rand(5, away=0.5)], [x0, x1], torch.floor_divide, grad=[])
 case("floor_divide", [ints(6, high=9) - 4, ints(6, high=3) + 1], [x0, x1], torch.floor_divide, grad=[], tag="integers")
+# Every kind of number over every kind, as every dtype holds it.
+kinds = torch.tensor([float("inf"), float("-inf"), float("nan"), 0.0, -0.0, 1.0, -1.0, 0.0625, -3.0, 3072.0, -3072.0, 0.4375],
+                     dtype=torch.float64)
+case("floor_divide", [kinds.view(-1, 1), kinds], [x0, x1], torch.floor_divide, grad=[], tag="special values")
+case("div", [kinds.view(-1, 1), kinds], [x0, x1, {"rounding_mode": "floor"}],
+     lambda x, y: torch.div(x, y, rounding_mode="floor"), grad=[], tag="floor, special values")
 case("remainder", [rand(6) + 1 / 32, rand(6, away=0.5)], [x0, x1], torch.remainder, grad=[0])  # no multiple, where it jumps
 case("pow", [rand(3, 4, low=0.5, high=3), rand(4)], [x0, x1], torch.pow)
 case("pow", [rand(3, 4, away=0.5)], [x0, 3], lambda x: x**3, tag="number")
