@@ -21,6 +21,7 @@ static const library libraries[] = {
   { "cudart", "cudaRuntimeGetVersion", INT_OUT, { "libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0", NULL } },
   { "cublaslt", "cublasLtGetVersion", SIZE_RETURNED,
     { "libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11", NULL } },
+  { "cusolver", "cusolverGetVersion", INT_OUT, { "libcusolver.so.12", "libcusolver.so.11", NULL } },
   { "cudnn", "cudnnGetVersion", SIZE_RETURNED, { "libcudnn.so.9", "libcudnn.so.8", NULL } },
   { "nccl", "ncclGetVersion", INT_OUT, { "libnccl.so.2", NULL } },
 };
@@ -111,7 +112,7 @@ static int push_driver(lua_State *L) {
 /* library(key, most): the version of a library that can be opened, or nothing; of several that of CUDA `most` at the
  * latest, if there is one. */
 static int library_version(lua_State *L) {
-  static const char *const others[] = { "driver", "onednn", "cudart", "cublaslt", "cudnn", "nccl", NULL };
+  static const char *const others[] = { "driver", "onednn", "cudart", "cublaslt", "cusolver", "cudnn", "nccl", NULL };
   int which = luaL_checkoption(L, 1, NULL, others);
   if (which == 0) return push_driver(L);
   if (which == 1) return push_onednn(L);

@@ -9,6 +9,7 @@
 #include "cuda/cache.h"
 #include "cuda/conv.h"
 #include "cuda/gemm.h"
+#include "cuda/solver.h"
 #include "cuda/upload.h"
 #include "graph/room.h"
 #include "tensor/slab.h"
@@ -50,6 +51,11 @@ void gb_cuda_slower(const gb_cuda_call *call, gb_slower kind, const char *format
   fputs(cuda->verbose ? "\n" : " (told once; GIBBOUS_CUDA_VERBOSE=1 tells all, 0 none)\n", stderr);
   va_end(arguments);
   cuda->said[kind] = true;
+}
+
+void gb_cuda_no_solvers(gb_cuda *cuda, const char *why) {
+  const gb_cuda_call call = { .cuda = cuda };
+  gb_cuda_slower(&call, GB_SLOWER_LINALG, "gb.linalg computes on the CPU, and matrices travel there and back: %s", why);
 }
 
 static gb_device device_of(const gb_cuda *cuda) { return (gb_device){ GB_CUDA, (int16_t)cuda->device }; }
@@ -341,6 +347,10 @@ static gb_status device_read(void *state, void *host, const void *device, size_t
   return code ? late_failure(cuda, code) : wait_for(cuda);
 }
 
+gb_status gb_cuda_read(gb_cuda_call *call, void *host, const void *device, size_t bytes) {
+  return device_read(call->cuda, host, device, bytes);
+}
+
 /* Each device's stream waits for the other's where memory changes hands: the source's for what writes it, and what
  * comes after in the source's stream, which may use that memory again, for the copy. */
 static gb_status device_fetch(void *state, void *to, void *source, const void *from, size_t bytes) {
@@ -531,12 +541,23 @@ static void device_unmark(void *state, void *mark) {
 
 /* ----} */
 
+/* Ops of linear algebra have a kernel where their library is. */
+static bool device_lacks(void *state, int op) {
+  gb_cuda *cuda = state;
+  const gb_cuda_row *row = gb_cuda_linalg;
+  while (row->op != GB_OP_COUNT && (int)row->op != op) row++;
+  if (row->op == GB_OP_COUNT || cuda->capturing) return false; /* which the kernel refuses */
+  gb_rt_select(cuda->device);
+  return !gb_solvers_have(cuda);
+}
+
 static void device_close(void *state) {
   gb_cuda *cuda = state;
   gb_rt_select(cuda->device);
   gb_uploads_close(cuda->uploads);
   gb_gemms_close(cuda->gemms);
   gb_dnns_close(cuda->dnns);
+  gb_solvers_close(cuda->solvers);
   gb_event events[] = { cuda->posted, cuda->crossed, cuda->step[0], cuda->step[1] };
   if (cuda->stream) gb_rt_stream_close(cuda->stream);
   for (size_t i = 0; i < sizeof events / sizeof *events; i++)
@@ -641,7 +662,7 @@ gb_status gb_backend_open(const gb_engine_table *engine, uint32_t abi, gb_backen
                        .graph_close = device_graph_close, .range_push = ranges ? range_push : NULL,
                            .range_pop = ranges ? range_pop : NULL,
                        .mark = device_mark, .between = device_between, .unmark = device_unmark,
-                       .close = device_close, .keeps = cuda->memory / KEPT_SHARE };
+                       .lacks = device_lacks, .close = device_close, .keeps = cuda->memory / KEPT_SHARE };
   gather_rows(cuda, out);
   return GB_OK;
 }

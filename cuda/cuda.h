@@ -8,7 +8,7 @@
 
 /* What may run slower than it should. Of those before GB_SLOWER_UNASKED the first one is told unasked. */
 typedef enum gb_slower { GB_SLOWER_CONVOLUTION, GB_SLOWER_ATTENTION, GB_SLOWER_ATTENTION_BACKWARD, GB_SLOWER_BATCH_NORM,
-                         GB_SLOWER_POOLING, GB_SLOWER_UNASKED, GB_SLOWER_EPILOGUE = GB_SLOWER_UNASKED,
+                         GB_SLOWER_POOLING, GB_SLOWER_LINALG, GB_SLOWER_UNASKED, GB_SLOWER_EPILOGUE = GB_SLOWER_UNASKED,
                          GB_SLOWER_KINDS } gb_slower;
 
 typedef struct gb_cuda {
@@ -36,6 +36,8 @@ typedef struct gb_cuda {
   int64_t logits_bytes;                   /* that a chunk of linear_cross_entropy may take; 0: none was made yet */
   struct gb_gemms *gemms;                 /* state of gemm.h and dnn.h; NULL until the first use */
   struct gb_dnns *dnns;
+  struct gb_solvers *solvers;             /* of solver.h; NULL until the first use, and where the library is absent */
+  bool no_solvers;                        /* it was looked for, and is absent */
   gb_relu_answer product_relu[GB_DTYPE_COUNT][2][2]; /* by the operands' dtype, [another result or tf32], [bias] */
   gb_relu_answer conv_relu[GB_DTYPE_COUNT][2][2];    /* [tf32], [bias] */
   const gb_cuda_row *row[GB_OP_COUNT];
@@ -44,6 +46,11 @@ typedef struct gb_cuda {
 /* Tell standard error, as a line, that something runs slower than it should: the first time of each kind, or each time
  * where it was asked for. */
 void gb_cuda_slower(const gb_cuda_call *call, gb_slower kind, const char *format, ...) GB_PRINTF(3, 4);
+
+/* The same for a library of linear algebra that is absent, and why. */
+void gb_cuda_no_solvers(gb_cuda *cuda, const char *why);
+/* Read device memory, in order with what was launched; this waits. */
+gb_status gb_cuda_read(gb_cuda_call *call, void *host, const void *device, size_t bytes);
 
 /* optim.c: launch a step of the engine's. `call` has the stream, and gives scratch. */
 typedef gb_status (*gb_cuda_step)(gb_cuda_call *call, const struct gb_step_call *step);

@@ -117,9 +117,13 @@ end
 local parts = {
   { "CUDA runtime", "cudart", 1000, 10, "the CUDA backend cannot start", "install cuda-cudart" },
   { "cuBLASLt", "cublaslt", 10000, 100, "no products of matrices on the GPU", "install libcublas" },
+  { "cuSOLVER", "cusolver", 1000, 100, "gb.linalg of a GPU's tensors computes on the CPU", "install libcusolver" },
   { "cuDNN", "cudnn", 10000, 100, "no convolution and attention on the GPU", "install libcudnn9" },
   { "NCCL", "nccl", 10000, 100, "only one GPU can be used at a time", "install libnccl2" },
 }
+
+-- What the backend can do without.
+local optional = { cusolver = true, nccl = true }
 
 -- The backend itself, which brings libraries along that are found nowhere else.
 local function add_backend(add, available, why)
@@ -151,7 +155,7 @@ local function add_cuda(add)
       runtime // 1000 or nil)
     if key == "cudnn" and version and version < 9000 then major = 1000 end
     if not version and key == "nccl" and #devices < 2 then add(name, "ok", "not found; one GPU does not need it")
-    elseif not version then add(name, key == "nccl" and "warning" or "error", "not found: " .. lack, cure)
+    elseif not version then add(name, optional[key] and "warning" or "error", "not found: " .. lack, cure)
     elseif key == "cudart" and version // 1000 > driver // 1000 then
       add(name, "error", format("%s needs a newer driver than the one for CUDA %s", version_text(version, 1000, 10),
         version_text(driver, 1000, 10)),

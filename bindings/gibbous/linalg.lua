@@ -1,5 +1,5 @@
--- linalg.lua - gb.linalg: torch.linalg's functions, made of the ops of the family linalg, which run LAPACK on the CPU:
--- matrices of another device go there, and their results come back.
+-- linalg.lua - gb.linalg: torch.linalg's functions, made of the ops of the family linalg, which run LAPACK on the CPU
+-- and cuSOLVER on a GPU. Where a device has no such library its matrices go to the CPU, and the results come back.
 --
 -- Matrices are the last two dims, all before them a batch. Defaults are PyTorch's. What is left out: forms for complex
 -- numbers, and tensors as tolerances.

@@ -1,4 +1,5 @@
-/* cpu/lapack.h - the routines of LAPACK and BLAS that kernels call, in float32 (s...) and float64 (d...).
+/* cpu/lapack.h - the routines of LAPACK and BLAS that kernels call, and what stands in for cuSOLVER, in float32 (s...)
+ * and float64 (d...).
  *
  * Fortran: every argument is an address, matrices go column by column, and the length of each text follows at the end.
  * A wrong argument would end the process (XERBLA), so shapes and values are checked before. */
@@ -20,6 +21,9 @@
                  const int *lwork, int *info);                                                                         \
   void p##gesdd_(const char *job, const int *m, const int *n, real *a, const int *lda, real *s, real *u,               \
                  const int *ldu, real *vt, const int *ldvt, real *work, const int *lwork, int *iwork, int *info,       \
+                 size_t);                                                                                              \
+  void p##gesvd_(const char *jobu, const char *jobvt, const int *m, const int *n, real *a, const int *lda, real *s,    \
+                 real *u, const int *ldu, real *vt, const int *ldvt, real *work, const int *lwork, int *info, size_t,  \
                  size_t);                                                                                              \
   void p##syevd_(const char *job, const char *uplo, const int *n, real *a, const int *lda, real *w, real *work,        \
                  const int *lwork, int *iwork, const int *liwork, int *info, size_t, size_t);                          \

@@ -69,19 +69,11 @@ static void matrices_chunk(void *arg, int64_t chunk) {
   }
 }
 
-/* What was wrong, and the cure. */
+/* What was wrong. */
 static gb_status tell(const gb_matrix_job *job) {
-  static const char *const texts[] = {
-    [GB_MATRIX_NOT_FINITE] = "has elements that are NaN or infinite; find where they come from with gb.anomaly, or "
-                             "replace them before",
-    [GB_MATRIX_SINGULAR] = "is singular; add a small multiple of the unit matrix, or use linalg.pinv or linalg.lstsq",
-    [GB_MATRIX_NOT_POSITIVE] = "is not positive definite; add a small multiple of the unit matrix, and see that it is "
-                               "symmetric",
-    [GB_MATRIX_NO_CONVERGENCE] = "did not converge; scale it to about 1, or compute in float64",
-  };
   int64_t bad = atomic_load(&job->bad);
   if (bad < 0) return GB_OK;
-  const char *text = texts[bad % GB_MATRIX_FAULTS];
+  const char *text = gb_matrix_fault_text((gb_matrix_fault)(bad % GB_MATRIX_FAULTS));
   if (job->ndim == 0) return gb_call_fail(job->call, GB_EINVAL, "the matrix %s", text);
   return gb_call_fail(job->call, GB_EINVAL, "matrix %" PRId64 " of the batch of %" PRId64 " (from 1) %s",
                       bad / GB_MATRIX_FAULTS + 1, job->count, text);

@@ -3,12 +3,7 @@
 #define GB_CPU_LINALG_H
 
 #include "cpu/scratch.h"
-
-/* What may be wrong with a matrix, in the order in which it is told. */
-typedef enum gb_matrix_fault {
-  GB_MATRIX_FINE, GB_MATRIX_NOT_FINITE, GB_MATRIX_SINGULAR, GB_MATRIX_NOT_POSITIVE, GB_MATRIX_NO_CONVERGENCE,
-  GB_MATRIX_FAULTS
-} gb_matrix_fault;
+#include "ops/linalg.h"
 
 /* One op on all matrices of a batch: ndim, batch: the shape of the batch, which operands broadcast to. */
 typedef struct gb_matrix_job {

@@ -418,11 +418,12 @@ static gb_status eigh_gradient(gb_grad_call *grad) {
 
 /* ====} */
 
-/* {==== Devices without LAPACK ==== */
+/* {==== Devices without a library for it ==== */
 
 static bool is_elsewhere(const gb_op_call *call) {
   const gb_backend *backend = gb_context_backend(call->context, call->device);
-  return call->device.type != GB_CPU && backend && !backend->run[call->op];
+  if (call->device.type == GB_CPU || !backend) return false;
+  return !backend->run[call->op] || (backend->lacks && backend->lacks(backend->state, call->op));
 }
 
 /* The matrices go to the host, are computed there, and the results come back; each way is an op with a gradient. */

@@ -10,7 +10,7 @@
 #include "base/pool.h"
 #include "op_ids.h"
 
-#define GB_BACKEND_ABI 9u
+#define GB_BACKEND_ABI 10u
 
 struct gb_op_call;
 struct gb_step_call;
@@ -81,6 +81,8 @@ typedef struct gb_backend {
   gb_status (*mark)(void *state, void **mark);
   gb_status (*between)(void *state, void *from, void *to, double *seconds);
   void (*unmark)(void *state, void *mark);
+  /* Is the kernel of this op of no use here, since a library is missing? It may open the library. NULL: never. */
+  bool (*lacks)(void *state, int op);
   void (*close)(void *state);
   /* Bytes of a result, at most, that an op keeps for backward although it could be computed again; 0: none. */
   size_t keeps;

@@ -13,6 +13,7 @@ int cuDeviceGetName(char *out, int size, int device);
 int cuDeviceTotalMem_v2(size_t *out, int device);
 int cuDeviceGetAttribute(int *out, int attribute, int device);
 int cudaRuntimeGetVersion(int *out);
+int cusolverGetVersion(int *out);
 int ncclGetVersion(int *out);
 size_t cublasLtGetVersion(void);
 size_t cudnnGetVersion(void);
@@ -38,6 +39,7 @@ int cuDeviceGetAttribute(int *out, int attribute, int device) {
   return *out = attribute == 75 ? capability / 10 : attribute == 76 ? capability % 10 : 0, 0;
 }
 int cudaRuntimeGetVersion(int *out) { return *out = number("FAKE_RUNTIME", 12040), 0; }
+int cusolverGetVersion(int *out) { return *out = 11604, 0; }
 int ncclGetVersion(int *out) { return *out = 22005, 0; }
 size_t cublasLtGetVersion(void) { return (size_t)number("FAKE_CUBLAS", 120403); }
 size_t cudnnGetVersion(void) { return (size_t)number("FAKE_CUDNN", 90100); }

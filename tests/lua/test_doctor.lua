@@ -6,7 +6,8 @@ local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 
 local gibbous, fake = gb.test.program(), arg[1]
-local all = { "libcuda.so.1", "libcudart.so.12", "libcublasLt.so.12", "libcudnn.so.9", "libnccl.so.2" }
+local all = { "libcuda.so.1", "libcudart.so.12", "libcublasLt.so.12", "libcusolver.so.12", "libcudnn.so.9",
+  "libnccl.so.2" }
 local others = { "libcudart.so.13", "libcudart.so.11.0", "libcublasLt.so.13", "libcublasLt.so.11", "libcudnn.so.8" }
 
 -- The doctor's report where all libraries but those `without` are there, with settings of the environment, and its
@@ -56,7 +57,8 @@ describe("the doctor and CUDA", function()
   expect_report("everything fits", "", nil, 0, "CUDA driver      for CUDA 12.4, 1 device\n",
     "cuda:0           Fake 0, compute capability 9.0, 8.0 GiB; float32, float16 on Tensor Cores, bfloat16 and TF32 \z
       on Tensor Cores, float8",
-    "ok       CUDA runtime     12.4\n", "ok       cuBLASLt         12.4.3\n", "ok       cuDNN            9.1\n",
+    "ok       CUDA runtime     12.4\n", "ok       cuBLASLt         12.4.3\n", "ok       cuSOLVER         11.6.4\n",
+      "ok       cuDNN            9.1\n",
       "ok       NCCL             2.20.5\n")
   expect_report("the driver is too old", "FAKE_DRIVER=11080", nil, 1, "error    CUDA runtime     12.4 needs a newer \z
     driver than the one for CUDA 11.8\n",
@@ -67,6 +69,7 @@ describe("the doctor and CUDA", function()
     "cure: install cuDNN 9")
   expect_report("no runtime", "", "libcudart.so.12", 1, "error    CUDA runtime     not found: the CUDA backend \z
     cannot start\n", "cure: install cuda-cudart")
+  expect_report("no cuSOLVER", "", "libcusolver.so.12", 0, "warning  cuSOLVER         not found: gb.linalg of a GPU's")
   expect_report("no NCCL, one device", "", "libnccl.so.2", 0, "ok       NCCL             not found; one GPU does \z
     not need it\n")
   expect_report("no NCCL, two devices", "FAKE_DEVICES=2", "libnccl.so.2", 0, "2 devices\n", "cuda:1           Fake 1",
