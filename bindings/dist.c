@@ -148,6 +148,22 @@ static int local_rank(lua_State *L, gbl_call *call) {
   return 1;
 }
 
+/* A table of what went over the wire. */
+static int stats(lua_State *L, gbl_call *call) {
+  gb_comm *job = gb_dist_comm(call->state->context);
+  const gb_traffic t = job ? gb_comm_traffic(job) : (gb_traffic){ 0 };
+  const struct { const char *name; int64_t value; } list[] = {
+    { "messages_sent", t.messages_sent }, { "bytes_sent", t.bytes_sent }, { "messages_received", t.messages_received },
+    { "bytes_received", t.bytes_received }, { "bytes_summed", t.bytes_summed },
+  };
+  lua_createtable(L, 0, 5);
+  for (int i = 0; i < 5; i++) {
+    lua_pushinteger(L, (lua_Integer)list[i].value);
+    lua_setfield(L, -2, list[i].name);
+  }
+  return 1;
+}
+
 static int barrier(lua_State *L, gbl_call *call) {
   gb_comm alone, *comm = ranks_of(call, &alone);
   if (comm == &alone) return 0;
@@ -222,6 +238,10 @@ static const gbl_function functions[] = {
   { local_rank, GB_SANDBOX_STRICT,
     "gb.dist.local_rank() -> int: The number of this process among those of its machine, from 0. Example: "
     "print(gb.dist.local_rank())" },
+  { stats, GB_SANDBOX_STRICT,
+    "gb.dist.stats() -> table: What this process has sent and received since it joined the job: messages_sent, "
+    "bytes_sent, messages_received, bytes_received; and bytes_summed, which it gave to sums of the transport (order = "
+    "'free'), whose messages it does not see. Heartbeats do not count. Example: print(gb.dist.stats().bytes_sent)" },
   { barrier, GB_SANDBOX_STRICT,
     "gb.dist.barrier(group?: group): Wait until every process, of the group where one is given, has come here. "
     "Errors: the timeout. Example: gb.dist.barrier()" },

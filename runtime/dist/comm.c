@@ -244,10 +244,25 @@ static gb_status failed(gb_comm *comm, gb_status status, const gb_post *post) {
                       comm->job->rank, comm->job->transport.error);
 }
 
+/* Under the lock. */
+static void count_message(gb_comm *job, bool sends, size_t bytes) {
+  gb_traffic *t = &job->traffic;
+  *(sends ? &t->messages_sent : &t->messages_received) += 1;
+  *(sends ? &t->bytes_sent : &t->bytes_received) += (int64_t)bytes;
+}
+
+gb_traffic gb_comm_traffic(gb_comm *job) {
+  gb_pulse_lock(job->pulse);
+  gb_traffic now = job->traffic;
+  gb_pulse_unlock(job->pulse);
+  return now;
+}
+
 gb_status gb_comm_post(gb_comm *comm, gb_tag tag, bool sends, int peer, void *data, size_t bytes, gb_post *out) {
   gb_comm *job = comm->job;
   *out = (gb_post){ NULL, peer, sends, bytes };
   gb_pulse_lock(job->pulse);
+  count_message(job, sends, bytes);
   gb_status status = job->transport.post(&job->transport, sends, in_job(comm, peer),
                                          comm->channel * GB_PULSE_TAGS + (int)tag, data, bytes, &out->message);
   if (status != GB_OK) {
@@ -377,6 +392,7 @@ gb_status gb_comm_free_sum(gb_comm *comm, gb_dtype dtype, void *data, int64_t co
   *done = job->transport.sum != NULL;
   if (!*done) return GB_OK;
   gb_pulse_lock(job->pulse);
+  job->traffic.bytes_summed += count * (int64_t)gb_dtype_bytes(dtype);
   gb_status status = job->transport.sum(&job->transport, dtype, data, count, &post.message);
   if (status != GB_OK) {
     break_job(comm);

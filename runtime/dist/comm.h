@@ -23,6 +23,11 @@ typedef struct gb_comm_friend {
   void (*left)(struct gb_comm_friend *it);
 } gb_comm_friend;
 
+/* What a rank has sent and received in a job, heartbeats aside. summed: bytes that it gave to sums of the transport, whose
+ * messages nobody counts. */
+typedef struct gb_traffic { int64_t messages_sent, bytes_sent, messages_received, bytes_received, bytes_summed; }
+  gb_traffic;
+
 enum { GB_FAULT_BYTES = 512, GB_CHANNELS = 4000 };
 
 typedef struct gb_comm {
@@ -43,6 +48,7 @@ typedef struct gb_comm {
   atomic_bool broken, leaving;        /* leaving: tasks need not be waited for */
   gb_pulse *pulse;                    /* the heartbeat; NULL in a job of one */
   gb_progress *progress[GB_QUEUES];   /* the threads of tasks; NULL: there were none */
+  gb_traffic traffic;                 /* under the lock of the heartbeat */
   int channels;                       /* that were given to groups, and to virtual shards */
   gb_comm_friend friends;             /* the ring of them; of a group: itself as one */
   struct gb_kept *kept;               /* memory that messages of a broken job may still reach */
@@ -96,6 +102,9 @@ gb_status gb_comm_transfer(gb_comm *comm, gb_tag tag, bool sends, int peer, void
 /* Send to one rank and receive from another at once. */
 gb_status gb_comm_swap(gb_comm *comm, gb_tag tag, int to, void *out, size_t out_bytes, int from, void *in,
                        size_t in_bytes);
+
+/* What went over the wire so far; begun and failed messages count too. */
+gb_traffic gb_comm_traffic(gb_comm *job);
 
 /* The sum over all ranks of a job, in place, in the order of the transport; false in *done: it has no sums. */
 gb_status gb_comm_free_sum(gb_comm *comm, gb_dtype dtype, void *data, int64_t count, bool *done);
