@@ -158,8 +158,9 @@ static int stats(lua_State *L, gbl_call *call) {
   };
   lua_createtable(L, 0, 5);
   for (int i = 0; i < 5; i++) {
+    lua_pushstring(L, list[i].name);
     lua_pushinteger(L, (lua_Integer)list[i].value);
-    lua_setfield(L, -2, list[i].name);
+    lua_rawset(L, -3);
   }
   return 1;
 }
@@ -424,10 +425,11 @@ static const gbl_type shards_type = { "gibbous.shards", release, shards_methods,
 
 /* {==== Sharded optimizers: their class is optim.lua's ==== */
 
-/* shard(optimizer): the native one */
+/* shard(optimizer, gradients): the native one; are its gradients shared out too? */
 static int shard(lua_State *L) {
   gbl_enter(L);
-  return gbl_check_status(L, gb_optimizer_shard(gbl_context(L), gbl_check_object(L, 1, &gbl_optimizer_type)));
+  gb_optimizer *optimizer = gbl_check_object(L, 1, &gbl_optimizer_type);
+  return gbl_check_status(L, gb_optimizer_shard(gbl_context(L), optimizer, lua_toboolean(L, 2)));
 }
 
 /* join(optimizer) -> was it shared out? */

@@ -88,7 +88,8 @@ end
 -- Run fn(...) with all states in this process, also where they are shared out (gb.optim.Sharded).
 local function with_states(mine, fn, ...)
   local was_shared <const> = native.join(mine.native)
-  local _ <close> = was_shared and setmetatable({}, { __close = function() native.shard(mine.native) end }) or nil
+  local function share() native.shard(mine.native, mine.shares_gradients) end
+  local _ <close> = was_shared and setmetatable({}, { __close = share }) or nil
   return (function(...) return ... end)(fn(...))
 end
 
@@ -185,19 +186,22 @@ Optimizer.load_state_dict = define("Optimizer:load_state_dict(state: tree): Go o
     with_states(mine, load_states, mine, state)
   end)
 
-gb.optim.Sharded = define("gb.optim.Sharded(optimizer: optimizer|lbfgs) -> optimizer: The optimizer itself, whose \z
-  states (moments, float32 masters) are shared out from now between the processes of the job: each has, and steps, a \z
-  run of the elements, and gets the weights of the others after the step. Gradients must be the same on all, as \z
-  DataParallel leaves them; the bits are those of the whole optimizer. Every process makes every step, state_dict and \z
-  load_state_dict; a state does not know how many there were. In a job of one nothing changes. Errors: Muon, LBFGS, \z
-  Adafactor, LAMB, LARS and others that look at whole parameters; parameters on a GPU. Example: local opt = \z
-  gb.optim.Sharded(gb.optim.AdamW(gb.nn.Linear(2, 2):parameters()))", "strict", function(optimizer)
+gb.optim.Sharded = define("gb.optim.Sharded(optimizer: optimizer|lbfgs; gradients: \"parts\"|\"whole\" = \"parts\") \z
+  -> optimizer: The optimizer itself, whose states (moments, float32 masters) are shared out from now between the \z
+  processes of the job: each has, and steps, a part of the elements, and gets the weights of the others after the \z
+  step. gradients: DataParallel brings each process those of its part alone, so that a gradient is 0 elsewhere, and \z
+  half as many bytes of them are sent; clipping and scalers join what each has measured, so that every process clips \z
+  and unscales; whole: they are the same on all. The bits are those of the whole optimizer. Every process makes every \z
+  step, state_dict and load_state_dict; a state does not know how many there were. In a job of one nothing changes. \z
+  Errors: Muon, LBFGS, Adafactor, LAMB, LARS and others that look at whole parameters; parameters on a GPU. Example: \z
+  local opt = gb.optim.Sharded(gb.optim.AdamW(gb.nn.Linear(2, 2):parameters()))", "strict", function(optimizer, options)
   local mine = private(optimizer, "optimizer")
   if not mine then
     fail("Sharded: LBFGS looks at all parameters together, and its history is of whole vectors; use it unsharded, or \z
       an optimizer that steps each element by itself (SGD, Adam, AdamW, Lion, ...)")
   end
-  native.shard(mine.native)
+  mine.shares_gradients = options.gradients == "parts"
+  native.shard(mine.native, mine.shares_gradients)
   return optimizer
 end)
 

@@ -1,11 +1,12 @@
 /* cpu/optim.c - passes over a slab: check, unscale, clip, and steps; and the scaler's update.
  *
- * A pass is cut into chunks by where gradients lie alone; a chunk visits the segments with a gradient that lie in it,
- * tile by tile. Norms are of gradients in their true size, as unscaling rounds them, summed in a fixed order: lanes,
- * then tiles, then chunks; so every way to one gives the same bits. A step reads and writes each element once: SGD
- * moves 12 bytes per float32 element (20 with momentum), Adam 28, 4 more where it clips, and 2 more per 16-bit copy
- * that it refreshes on the way. Arithmetic is float32, or float64 for float64 parameters; the numbers that are the same
- * for a whole segment are made in double, as PyTorch makes them on the host. */
+ * A pass is cut into chunks by where gradients lie alone, counted from the slab's first element; a chunk visits the
+ * segments with a gradient that lie in it, tile by tile. Norms are of gradients in their true size, as unscaling rounds
+ * them, summed in a fixed order: lanes, then tiles, then chunks; so every way to one gives the same bits. A step reads
+ * and writes each element once: SGD moves 12 bytes per float32 element (20 with momentum), Adam 28, 4 more where it
+ * clips, and 2 more per 16-bit copy that it refreshes on the way. Arithmetic is float32, or float64 for float64
+ * parameters; the numbers that are the same for a whole segment are made in double, as PyTorch makes them on the
+ * host. */
 #include <float.h>
 #include <math.h>
 #include <stddef.h>
@@ -17,6 +18,7 @@
 
 #define CHUNK (16 * GB_TILE)
 _Static_assert(CHUNK >= GB_LEAST_CHUNK, "there is room for the parts of segments");
+_Static_assert(GB_SPLIT_ALIGNMENT % CHUNK == 0, "a chunk belongs to one process");
 #define LANES 32
 
 typedef struct pass pass;
@@ -28,7 +30,8 @@ struct pass {
   const gb_step_call *call;
   const gb_slab *slab;
   run_fn run;
-  int64_t start, end;                   /* elements of the slab that segments with a gradient span */
+  int64_t start, end;                   /* elements of the slab that segments with a gradient span; start is where a
+                                           chunk begins */
   gb_dtype dtype;                       /* of the gradients */
   /* weights: what a step updates, the masters where there are some */
   char *gradients, *parameters, *weights, *copy[GB_COPIES], *state[GB_OPTIM_STATES];
@@ -63,7 +66,7 @@ static pass pass_over(const gb_step_call *call, run_fn run) {
   while (first <= last && !slab->segments[first].has_grad) first++;
   while (last > first && !slab->segments[last].has_grad) last--;
   if (first <= last) {
-    p.start = slab->segments[first].offset;
+    p.start = slab->segments[first].offset / CHUNK * CHUNK;
     p.end = slab->segments[last].offset + slab->segments[last].size;
   }
   p.factor = (call->scaled ? call->scale->inverse : 1.0) * (call->maximize ? -1.0 : 1.0);
@@ -203,6 +206,15 @@ static void check_run(pass *p, int64_t chunk, const gb_segment *segment, int64_t
     (p->dtype == GB_FLOAT64 ? check_f64 : check_f32)(p, chunk, at, least(GB_TILE, end - at));
 }
 
+/* What other processes have measured, where gradients are shared out between them. */
+static gb_status share(const gb_step_call *call, pass *p, int64_t chunks) {
+  if (!call->share) return GB_OK;
+  bool bad = atomic_load(&p->bad);
+  GB_TRY(call->share(call, p->norms, p->norms ? chunks : 0, &bad));
+  atomic_store(&p->bad, bad);
+  return GB_OK;
+}
+
 /* Non-finite gradients set the optimizer's flag, and the scaler's. */
 static void note_bad(const gb_step_call *call, pass *p) {
   if (!atomic_load(&p->bad)) return;
@@ -223,6 +235,7 @@ static gb_status check(gb_step_call *c, bool writes) {
   int64_t chunks = count_chunks(&p);
   if (!(c->norm_type > 0)) {
     run_pass(&p);
+    GB_TRY(share(c, &p, chunks));
     note_bad(c, &p);
     return GB_OK;
   }
@@ -231,10 +244,13 @@ static gb_status check(gb_step_call *c, bool writes) {
   p.norms = gb_block_data(scratch);
   for (int64_t i = 0; i < chunks; i++) p.norms[i] = 0;
   run_pass(&p);
-  note_bad(c, &p);
-  note_norm(c, &p, chunks);
+  gb_status status = share(c, &p, chunks);
+  if (status == GB_OK) {
+    note_bad(c, &p);
+    note_norm(c, &p, chunks);
+  }
   gb_pool_free(gb_context_pool(c->context, c->device), scratch);
-  return GB_OK;
+  return status;
 }
 
 /* Reads slab, scale (its found_inf is set too), scaled, found, norm_type. Never clears a flag. */

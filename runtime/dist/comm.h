@@ -23,8 +23,8 @@ typedef struct gb_comm_friend {
   void (*left)(struct gb_comm_friend *it);
 } gb_comm_friend;
 
-/* What a rank has sent and received in a job, heartbeats aside. summed: bytes that it gave to sums of the transport, whose
- * messages nobody counts. */
+/* What a rank has sent and received in a job, heartbeats aside. summed: bytes that it gave to sums of the transport,
+ * whose messages nobody counts. */
 typedef struct gb_traffic { int64_t messages_sent, bytes_sent, messages_received, bytes_received, bytes_summed; }
   gb_traffic;
 

@@ -1,41 +1,89 @@
-/* sharded.c - bringing the parts of a slab together: round the ring, in place. */
+/* sharded.c - bringing the runs of a slab together: round the ring, in place; and what was measured of gradients. */
 #include "dist/sharded.h"
 
 #include "dist/room.h"
+#include "dist/tree.h"
 #include "graph/ops.h"
 
-static size_t byte_of(const gb_split *split, const gb_tensor *vector, int rank) {
-  return (size_t)gb_split_first(vector->numel, split->size, rank) * gb_dtype_bytes((gb_dtype)vector->dtype);
+/* A run of a vector, in bytes. */
+typedef struct run { char *data; size_t bytes; } run;
+
+static run run_of(const gb_split *split, const gb_tensor *vector, int64_t block, int rank) {
+  size_t each = gb_dtype_bytes((gb_dtype)vector->dtype);
+  int64_t first = gb_split_first(vector->numel, split->size, block, rank);
+  int64_t end = gb_split_first(vector->numel, split->size, block, rank + 1);
+  return (run){ (char *)gb_data(vector) + (size_t)first * each, (size_t)(end - first) * each };
 }
 
-/* Each rank hands on the run that it received last. */
-static gb_status pass_runs(gb_comm *comm, const gb_split *split, gb_tensor *vector) {
-  int size = comm->size, to = (comm->rank + 1) % size, from = (comm->rank - 1 + size) % size;
-  char *data = gb_data(vector);
-  for (int i = 0; i < size - 1; i++) {
-    int out = (comm->rank - i + size) % size, in = (out - 1 + size) % size;
-    size_t out_first = byte_of(split, vector, out), in_first = byte_of(split, vector, in);
-    GB_TRY(gb_comm_swap(comm, GB_TAG_GATHER, to, data + out_first, byte_of(split, vector, out + 1) - out_first, from,
-                        data + in_first, byte_of(split, vector, in + 1) - in_first));
+/* The runs of all blocks under way at once: those of one rank go to the next one, and those of another come. */
+static gb_status pass_runs(gb_comm *comm, const gb_split *split, gb_tensor *vector, int out, int in, gb_post *posts) {
+  int64_t blocks = gb_split_blocks(vector->numel, split->size);
+  int size = comm->size, count = 0;
+  gb_status status = GB_OK;
+  for (int64_t b = 0; b < 2 * blocks && status == GB_OK; b++) {
+    bool sends = b % 2;
+    run r = run_of(split, vector, b / 2, sends ? out : in);
+    if (!r.bytes) continue;
+    status = gb_comm_post(comm, GB_TAG_GATHER, sends, (comm->rank + (sends ? 1 : size - 1)) % size, r.data, r.bytes,
+                          &posts[count]);
+    count += status == GB_OK;
   }
-  return GB_OK;
+  if (status == GB_OK) return gb_comm_wait(comm, posts, count);
+  while (count--) gb_comm_drop(comm, &posts[count], NULL);
+  return status;
+}
+
+/* Each rank hands on the runs that it received last. */
+static gb_status pass_all(gb_comm *comm, const gb_split *split, gb_tensor *vector) {
+  int64_t blocks = gb_split_blocks(vector->numel, split->size);
+  gb_post *posts = gb_comm_take(comm, (size_t)(2 * blocks + 1) * sizeof *posts);
+  if (!posts) return GB_EMEMORY;
+  gb_status status = GB_OK;
+  for (int i = 0; i < comm->size - 1 && status == GB_OK; i++) {
+    int out = (comm->rank - i + comm->size) % comm->size;
+    status = pass_runs(comm, split, vector, out, (out - 1 + comm->size) % comm->size, posts);
+  }
+  gb_counted_free(posts);
+  return status;
+}
+
+/* The job whose processes share the states. */
+static gb_status find_job(gb_context *context, const gb_split *split, gb_comm **out) {
+  *out = gb_dist_comm(context);
+  if (*out && (*out)->size == split->size && (*out)->rank == split->rank) return GB_OK;
+  return gb_fail(context, GB_ESTATE, "Sharded: the job of %d processes that shares the optimizer's states was left; "
+                                     "call gb.dist.finalize() after the last step and save", split->size);
 }
 
 /* The memory of a slab outlives the job's messages only where these are done: a failure leaves it to them. */
 static gb_status gather(gb_context *context, const gb_split *split, gb_tensor *vector) {
-  gb_comm *comm = gb_dist_comm(context);
-  if (!comm || comm->size != split->size || comm->rank != split->rank)
-    return gb_fail(context, GB_ESTATE, "Sharded: the job of %d processes that shares the optimizer's states was left; "
-                                       "call gb.dist.finalize() after the last step and save", split->size);
+  gb_comm *comm;
+  GB_TRY(find_job(context, split, &comm));
   GB_TRY(gb_comm_begin(comm, "Sharded"));
-  gb_status status = gb_comm_end(comm, pass_runs(comm, split, vector));
+  gb_status status = gb_comm_end(comm, pass_all(comm, split, vector));
   if (status != GB_OK) gb_tensor_retain(vector);
   return status;
 }
 
-gb_status gb_optimizer_shard(gb_context *context, gb_optimizer *optimizer) {
+/* One message of all: where the others have 0, a sum is what one process has. */
+static gb_status share(gb_context *context, const gb_split *split, double *numbers, int64_t count, bool *flag) {
+  gb_comm *comm;
+  GB_TRY(find_job(context, split, &comm));
+  GB_TRY(gb_comm_begin(comm, "Sharded"));
+  double *all = gb_comm_take(comm, (size_t)(count + 1) * sizeof *all);
+  if (!all) return gb_comm_end(comm, GB_EMEMORY);
+  for (int64_t i = 0; i < count; i++) all[i] = numbers[i];
+  all[count] = *flag;
+  gb_status status = gb_comm_all_reduce(comm, &(gb_lane){ GB_FLOAT64, GB_REDUCE_SUM, count + 1 }, all);
+  for (int64_t i = 0; i < count && status == GB_OK; i++) numbers[i] = all[i];
+  if (status == GB_OK) *flag = all[count] > 0;
+  gb_comm_free(comm, all);
+  return gb_comm_end(comm, status);
+}
+
+gb_status gb_optimizer_shard(gb_context *context, gb_optimizer *optimizer, bool gradients) {
   gb_comm *comm = gb_dist_comm(context);
-  const gb_split split = { comm ? comm->rank : 0, comm ? comm->size : 1, gather };
+  const gb_split split = { comm ? comm->rank : 0, comm ? comm->size : 1, gradients, gather, share };
   if (gb_optimizer_is_split(optimizer))
     return gb_fail(context, GB_ESTATE, "Sharded: the optimizer's states are shared out already");
   return gb_optimizer_split(optimizer, &split);

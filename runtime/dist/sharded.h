@@ -5,8 +5,8 @@
 #include "dist/comm.h"
 #include "step/split.h"
 
-/* Share out the states; nothing in a job of one. Every rank calls it, and from then on makes every step, join and
- * call of this. */
-gb_status gb_optimizer_shard(gb_context *context, gb_optimizer *optimizer);
+/* Share out the states, and the gradients too; nothing in a job of one. Every rank calls it, and from then on makes
+ * every step, join and call of this, and every clip and unscale where gradients are shared out. */
+gb_status gb_optimizer_shard(gb_context *context, gb_optimizer *optimizer, bool gradients);
 
 #endif

@@ -26,6 +26,7 @@
 #include "dist/room.h"
 #include "graph/autograd.h"
 #include "graph/finals.h"
+#include "step/split.h"
 #include "tensor/slab.h"
 
 enum { CONTROL, LOSSES, INTEGERS, BUFFERS32, BUFFERS64, BUCKETS };
@@ -42,7 +43,20 @@ enum { LOSS, LOSS_WEIGHT, WIDE };
 
 /* The leaf that is being filled, and the sum of all; both are the tree's. waits: gradients of a bucket that are not
  * final yet. */
-typedef struct unit { gb_shards *of; gb_lane lane; gb_tree tree; void *leaf, *sum; int waits; gb_task task; } unit;
+typedef struct unit {
+  gb_shards *of;
+  gb_lane lane;
+  gb_tree tree;
+  void *leaf, *sum;
+  int waits;
+  gb_task task;
+  bool shared;                        /* a bucket whose sums are shared out between the ranks (step/split.h) */
+  gb_piece *pieces;                   /* by whom: in order */
+  int64_t n_pieces, most_pieces;
+} unit;
+
+/* All that units depend on in a tensor. elements: of the slab, where its gradient is shared out, else 0. */
+typedef struct kind { int64_t numel, dtype, elements, offset; } kind;
 
 /* A parameter, to be found by its address. */
 typedef struct entry { const gb_tensor *parameter; int i; } entry;
@@ -66,9 +80,9 @@ struct gb_shards {
   int64_t begin, own;                 /* the first shard of this rank, and how many it has */
   gb_comm *comm;                      /* of the units; NULL: one process */
   uint64_t job;                       /* its serial number, by which it is known once it may have been left; 0: none */
-  int64_t *planted;                   /* the tensors that units were made for: how many parameters, then all kinds */
+  kind *planted;                      /* the tensors that units were made for, parameters first */
   spot *spots;                        /* where these lie */
-  int n_planted;
+  int n_planted, n_planted_parameters;
   hold *held;                         /* of each shard of this rank; NULL: nothing is held */
   int64_t rounds_held;
   bool open, holds;                   /* a round is; it holds */
@@ -158,6 +172,7 @@ static void fell(gb_shards *s) {
     if (!is_joined(s)) tree->comm = NULL;
     gb_comm_free(tree->comm, s->units[k].leaf);
     gb_tree_free(tree);
+    gb_counted_free(s->units[k].pieces);
   }
   void *const lists[] = { s->units, s->planted, s->spots };
   for (int i = 0; i < 3; i++) gb_counted_free(lists[i]);
@@ -167,25 +182,42 @@ static void fell(gb_shards *s) {
   s->n_units = s->n_planted = 0;
 }
 
-/* All that units depend on in a tensor; it has at most 2^53 elements. */
-static int64_t kind_of(const gb_tensor *t) { return t->numel << 6 | t->dtype; }
+/* Is the gradient of a parameter shared out between the ranks of this job? */
+static bool is_shared(const gb_comm *comm, const gb_tensor *parameter) {
+  const gb_split *split = comm ? gb_split_of_gradient(parameter) : NULL;
+  return split && split->size == comm->size && split->rank == comm->rank;
+}
+
+static kind kind_at(const gb_shards *s, const gb_comm *comm, int i) {
+  const gb_tensor *t = tensor_at(s, i);
+  kind it = { .numel = t->numel, .dtype = t->dtype };
+  if (i >= s->n_parameters || s->is_free || !is_shared(comm, t)) return it;
+  it.elements = t->slab->elements;
+  it.offset = t->slab->segments[t->segment].offset;
+  return it;
+}
 
 /* Were the units made for these tensors, in this job? */
 static bool are_planted(const gb_shards *s, const gb_comm *comm) {
   int count = s->n_parameters + s->n_buffers, size = comm ? comm->size : 1, rank = comm ? comm->rank : 0;
-  bool same = s->units && s->job == serial_of(comm) && s->n_planted == count + 1 && s->planted[0] == s->n_parameters;
+  bool same = s->units && s->job == serial_of(comm) && s->n_planted == count &&
+      s->n_planted_parameters == s->n_parameters;
   same = same && s->begin == gb_tree_first(s->shards, size, rank) &&
       s->begin + s->own == gb_tree_first(s->shards, size, rank + 1);
-  for (int i = 0; same && i < count; i++) same = s->planted[i + 1] == kind_of(tensor_at(s, i));
+  for (int i = 0; same && i < count; i++) {
+    kind now = kind_at(s, comm, i);
+    same = memcmp(&s->planted[i], &now, sizeof now) == 0;
+  }
   return same;
 }
 
-/* The bucket that a gradient of this dtype and size goes to, which may be a new one. open: that of each dtype. */
-static int bucket_for(gb_shards *s, gb_dtype dtype, int64_t count, int open[2]) {
-  int *at = &open[dtype == GB_FLOAT64];
+/* The bucket that a gradient of this dtype and size goes to, which may be a new one. open: that of each kind. */
+static int bucket_for(gb_shards *s, gb_dtype dtype, bool shared, int64_t count, int open[4]) {
+  int *at = &open[2 * shared + (dtype == GB_FLOAT64)];
   int64_t most = BUCKET_BYTES / (int64_t)gb_dtype_bytes(dtype);
   if (*at && s->units[*at].lane.count + count <= most) return *at;
   s->units[*at = s->n_units++].lane = (gb_lane){ dtype, GB_REDUCE_SUM, 0 };
+  s->units[*at].shared = shared;
   return *at;
 }
 
@@ -197,7 +229,7 @@ static spot take_place(gb_shards *s, int k, int64_t count) {
 
 /* Fill the lanes of the units, and find a place for each tensor. */
 static void lay_out(gb_shards *s) {
-  int open[2] = { 0, 0 };
+  int open[4] = { 0, 0, 0, 0 };
   s->n_units = BUCKETS;
   s->units[CONTROL].lane = (gb_lane){ GB_INT64, GB_REDUCE_MAX, CONTROLS };
   s->units[LOSSES].lane = (gb_lane){ GB_FLOAT64, GB_REDUCE_SUM, WIDE };
@@ -206,7 +238,8 @@ static void lay_out(gb_shards *s) {
   s->units[BUFFERS64].lane = (gb_lane){ GB_FLOAT64, GB_REDUCE_SUM, 0 };
   for (int i = s->n_parameters - 1; i >= 0; i--) {
     int64_t count = s->parameters[i]->numel;
-    s->spots[i] = take_place(s, bucket_for(s, gb_lane_dtype((gb_dtype)s->parameters[i]->dtype), count, open), count);
+    gb_dtype dtype = gb_lane_dtype((gb_dtype)s->parameters[i]->dtype);
+    s->spots[i] = take_place(s, bucket_for(s, dtype, s->planted[i].elements > 0, count, open), count);
   }
   for (int i = 0; i < s->n_buffers; i++) {
     gb_dtype dtype = gb_lane_dtype((gb_dtype)s->buffers[i]->dtype);
@@ -215,33 +248,67 @@ static void lay_out(gb_shards *s) {
   }
 }
 
-/* As many buckets as there may be: of two that follow each other, one is more than half full. */
+/* As many buckets as there may be: of two of a kind that follow each other, one is more than half full. */
 static size_t most_buckets(const gb_shards *s) {
   int64_t bytes = 0;
   for (int i = 0; i < s->n_parameters; i++) bytes += s->parameters[i]->numel * (int64_t)sizeof(double);
-  int64_t most = 2 * (bytes / BUCKET_BYTES) + 4;
+  int64_t most = 2 * (bytes / BUCKET_BYTES) + 8;
   return (size_t)(most < s->n_parameters ? most : s->n_parameters);
 }
+
+/* {---- who gets what of the sums ---- */
+
+/* So many more elements for that rank. */
+static gb_status add_piece(gb_shards *s, unit *u, int64_t count, int owner) {
+  if (u->n_pieces && u->pieces[u->n_pieces - 1].owner == owner) return u->pieces[u->n_pieces - 1].count += count, GB_OK;
+  if (u->n_pieces == u->most_pieces) {
+    int64_t most = 2 * u->most_pieces + 16;
+    gb_piece *more = gb_counted_resize(s->context, u->pieces, (size_t)most * sizeof *more);
+    if (!more) return GB_EMEMORY;
+    u->pieces = more;
+    u->most_pieces = most;
+  }
+  u->pieces[u->n_pieces++] = (gb_piece){ count, owner };
+  return GB_OK;
+}
+
+/* The pieces of every bucket whose sums are shared out: parameters were placed in this order. */
+static gb_status cut_buckets(gb_shards *s, const gb_comm *comm) {
+  for (int i = s->n_parameters - 1; i >= 0; i--) {
+    const kind *it = &s->planted[i];
+    int64_t end = it->offset + it->numel;
+    for (int64_t from = it->offset, next; it->elements && from < end; from = next) {
+      int owner = gb_split_owner(it->elements, comm->size, from, &next);
+      if (next > end) next = end;
+      GB_TRY(add_piece(s, &s->units[s->spots[i].unit], next - from, owner));
+    }
+  }
+  return GB_OK;
+}
+
+/* ----} */
 
 static gb_status make_units(gb_shards *s, gb_comm *comm) {
   int count = s->n_parameters + s->n_buffers, size = comm ? comm->size : 1, rank = comm ? comm->rank : 0;
   fell(s);
   s->units = gb_counted_alloc(s->context, (BUCKETS + most_buckets(s)) * sizeof *s->units);
   if (s->units) s->spots = gb_counted_alloc(s->context, (size_t)count * sizeof *s->spots);
-  if (s->spots) s->planted = gb_counted_alloc(s->context, (size_t)(count + 1) * sizeof *s->planted);
+  if (s->spots) s->planted = gb_counted_alloc(s->context, (size_t)count * sizeof *s->planted);
   if (!s->planted) return GB_EMEMORY;
   s->comm = comm;
   s->job = serial_of(comm);
   s->begin = gb_tree_first(s->shards, size, rank);
   s->own = gb_tree_first(s->shards, size, rank + 1) - s->begin;
+  s->n_planted_parameters = s->n_parameters;
+  for (int i = 0; i < count; i++) s->planted[s->n_planted++] = kind_at(s, comm, i);
   lay_out(s);
-  s->planted[s->n_planted++] = s->n_parameters;
-  for (int i = 0; i < count; i++) s->planted[s->n_planted++] = kind_of(tensor_at(s, i));
   for (int k = 0; k < s->n_units; k++) {
     s->units[k].of = s;
     gb_tree_begin(&s->units[k].tree, s->context, s->comm, &s->units[k].lane, s->shards);
   }
-  return GB_OK;
+  gb_status status = cut_buckets(s, comm);
+  if (status != GB_OK) fell(s);
+  return status;
 }
 
 /* Units for this round; those of the last one serve where the tensors are alike. */
@@ -856,7 +923,10 @@ static gb_status sum_unit(unit *u, gb_comm *view) {
   u->tree.comm = view;
   gb_status status = plant_leaf(u, last_shard(s));
   bool is_free = s->is_free && view && u - s->units >= BUCKETS;
-  if (status == GB_OK && u->lane.count) status = is_free ? sum_freely(u, view) : gb_tree_finish(&u->tree, &u->sum);
+  if (status == GB_OK && u->lane.count)
+    status = is_free ? sum_freely(u, view)
+        : u->shared && view ? gb_tree_finish_pieces(&u->tree, u->pieces, u->n_pieces, &u->sum)
+                            : gb_tree_finish(&u->tree, &u->sum);
   u->tree.comm = s->comm;
   return status;
 }

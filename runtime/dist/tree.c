@@ -154,46 +154,57 @@ static gb_status join_pair(gb_tree *tree, int level, int64_t i) {
   return GB_OK;
 }
 
-/* Up the tree, level by level, for any number of ranks; the root comes to rank 0, and from there to all. */
-static gb_status climb(gb_tree *tree, void **sum) {
-  gb_comm *comm = tree->comm;
+/* Up the tree, level by level, for any number of ranks; the root comes to rank 0, and the others have memory for it. */
+static gb_status climb(gb_tree *tree) {
   for (int level = 0; ((int64_t)1 << level) < tree->leaves; level++)
     for (int64_t i = 0; i << level < tree->leaves; i += 2) GB_TRY(join_pair(tree, level, i));
-  if (tree->count == 0) {
-    tree->nodes[0].data = gb_tree_leaf(tree);
-    if (!tree->nodes[0].data) return GB_EMEMORY;
-    tree->count = 1;
-  }
-  *sum = tree->nodes[0].data;
-  return comm && comm->size > 1 ? gb_comm_broadcast(comm, 0, *sum, gb_lane_bytes(&tree->lane)) : GB_OK;
+  if (tree->count) return GB_OK;
+  tree->nodes[0].data = gb_tree_leaf(tree);
+  if (!tree->nodes[0].data) return GB_EMEMORY;
+  tree->count = 1;
+  return GB_OK;
 }
 
-/* A part of a lane. */
-typedef struct span { int64_t first, end; } span;
+/* A lane in so many parts: part i goes from cut i to the next. at NULL: parts of about the same size. */
+typedef struct cuts { int parts; int64_t count; const int64_t *at; } cuts;
+
+static int64_t cut(const cuts *c, int i) { return c->at ? c->at[i] : (int64_t)((__int128)c->count * i / c->parts); }
+
+/* Some parts that follow each other. */
+typedef struct span { int first, end; } span;
 
 static char *at(const gb_lane *lane, void *data, int64_t i) { return (char *)data + (size_t)i *
                                                               gb_dtype_bytes(lane->dtype); }
+static int64_t count_in(const cuts *c, span s) { return cut(c, s.end) - cut(c, s.first); }
 
-/* Recursive halving: in each round the partner of rank xor step gets one half of what this rank still adds up, and
- * gives its half of the other. spans[k] is what was left before round k; returns the number of rounds. */
-static gb_status halve(gb_comm *comm, const gb_lane *lane, void *data, void *spare, span spans[32], int *rounds) {
+/* Send these parts of the data to the partner, and receive those. */
+static gb_status swap_spans(gb_comm *comm, gb_tag tag, const gb_lane *lane, const cuts *c, int partner, void *data,
+                            span out, void *place, span in) {
   size_t each = gb_dtype_bytes(lane->dtype);
-  spans[0] = (span){ 0, lane->count };
+  return gb_comm_swap(comm, tag, partner, at(lane, data, cut(c, out.first)), (size_t)count_in(c, out) * each, partner,
+                      place, (size_t)count_in(c, in) * each);
+}
+
+/* Recursive halving: in each round the partner of rank xor step gets one half of the parts that this rank still adds
+ * up, and gives its half of the other. There are as many parts as ranks, and each rank ends with one. spans[k] is what
+ * was left before round k; returns the number of rounds. */
+static gb_status halve(gb_comm *comm, const gb_lane *lane, const cuts *c, void *data, void *spare, span spans[32],
+                       int *rounds) {
+  spans[0] = (span){ 0, c->parts };
   *rounds = 0;
   for (int step = 1; step < comm->size; step *= 2, ++*rounds) {
     span whole = spans[*rounds];
-    int64_t middle = whole.first + (whole.end - whole.first) / 2;
+    int middle = (whole.first + whole.end) / 2;
     bool is_right = comm->rank & step;
     span keep = is_right ? (span){ middle, whole.end } : (span){ whole.first, middle };
     span give = is_right ? (span){ whole.first, middle } : (span){ middle, whole.end };
-    int partner = comm->rank ^ step;
-    int64_t count = keep.end - keep.first;
-    GB_TRY(gb_comm_swap(comm, GB_TAG_REDUCE, partner, at(lane, data, give.first), (size_t)(give.end - give.first) *
-                        each, partner, spare, (size_t)count * each));
-    if (!is_right) GB_TRY(add_up(comm->context, comm, lane, at(lane, data, keep.first), spare, count));
+    int64_t count = count_in(c, keep);
+    void *mine = at(lane, data, cut(c, keep.first));
+    GB_TRY(swap_spans(comm, GB_TAG_REDUCE, lane, c, comm->rank ^ step, data, give, spare, keep));
+    if (!is_right) GB_TRY(add_up(comm->context, comm, lane, mine, spare, count));
     else { /* the partner's node is the left one */
-      GB_TRY(add_up(comm->context, comm, lane, spare, at(lane, data, keep.first), count));
-      memcpy(at(lane, data, keep.first), spare, (size_t)count * each);
+      GB_TRY(add_up(comm->context, comm, lane, spare, mine, count));
+      memcpy(mine, spare, (size_t)count * gb_dtype_bytes(lane->dtype));
     }
     spans[*rounds + 1] = keep;
   }
@@ -201,33 +212,141 @@ static gb_status halve(gb_comm *comm, const gb_lane *lane, void *data, void *spa
 }
 
 /* The way back: each rank has a part of the whole, and partners give each other theirs. */
-static gb_status join_halves(gb_comm *comm, const gb_lane *lane, void *data, const span *spans, int rounds) {
-  size_t each = gb_dtype_bytes(lane->dtype);
+static gb_status join_halves(gb_comm *comm, const gb_lane *lane, const cuts *c, void *data, const span *spans,
+                             int rounds) {
   for (int k = rounds - 1; k >= 0; k--) {
-    int partner = comm->rank ^ (1 << k);
     span mine = spans[k + 1];
     span other = mine.first == spans[k].first ? (span){ mine.end, spans[k].end } : (span){ spans[k].first, mine.first };
-    GB_TRY(gb_comm_swap(comm, GB_TAG_GATHER, partner, at(lane, data, mine.first), (size_t)(mine.end - mine.first) *
-                        each, partner, at(lane, data, other.first), (size_t)(other.end - other.first) * each));
+    GB_TRY(swap_spans(comm, GB_TAG_GATHER, lane, c, comm->rank ^ (1 << k), data, mine,
+                      at(lane, data, cut(c, other.first)), other));
   }
   return GB_OK;
 }
 
 static bool is_power_of_two(int64_t n) { return n > 0 && (n & (n - 1)) == 0; }
 
+/* Does halving do? Then each rank owns one node of one level. */
+static bool is_even(const gb_tree *tree) {
+  const gb_comm *comm = tree->comm;
+  return comm && comm->size > 1 && is_power_of_two(comm->size) && is_power_of_two(tree->leaves) &&
+      tree->leaves >= comm->size;
+}
+
 gb_status gb_tree_finish(gb_tree *tree, void **sum) {
   gb_comm *comm = tree->comm;
-  bool even = comm && comm->size > 1 && is_power_of_two(comm->size) && is_power_of_two(tree->leaves) &&
-      tree->leaves >= comm->size;
-  if (!even) return climb(tree, sum);
+  if (!is_even(tree)) {
+    GB_TRY(climb(tree));
+    *sum = tree->nodes[0].data;
+    return comm && comm->size > 1 ? gb_comm_broadcast(comm, 0, *sum, gb_lane_bytes(&tree->lane)) : GB_OK;
+  }
+  const cuts c = { comm->size, tree->lane.count, NULL };
   span spans[33];
   int rounds = 0;
   void *spare = gb_tree_leaf(tree);
   if (!spare) return GB_EMEMORY;
-  gb_status status = halve(comm, &tree->lane, tree->nodes[0].data, spare, spans, &rounds);
-  if (status == GB_OK) status = join_halves(comm, &tree->lane, tree->nodes[0].data, spans, rounds);
+  gb_status status = halve(comm, &tree->lane, &c, tree->nodes[0].data, spare, spans, &rounds);
+  if (status == GB_OK) status = join_halves(comm, &tree->lane, &c, tree->nodes[0].data, spans, rounds);
   tree->spare[tree->spares++] = spare;
   *sum = tree->nodes[0].data;
+  return status;
+}
+
+/* ====} */
+
+/* {==== Pieces ==== */
+
+/* The bits of the number, of which there are so many, in reverse. */
+static int reversed(int number, int bits) {
+  int out = 0;
+  for (; bits; bits--, number >>= 1) out = out << 1 | (number & 1);
+  return out;
+}
+
+/* The part that halving leaves with a rank is the one whose number has its bits in reverse. */
+static int part_of(const gb_comm *comm, int rank, bool halves) {
+  int bits = 0;
+  while (halves && 1 << bits < comm->size) bits++;
+  return halves ? reversed(rank, bits) : rank;
+}
+
+/* Pieces of a lane by parts, each of one rank's pieces in their order. cuts: where parts begin; next: where each is
+ * filled on; both have size + 1 numbers. */
+typedef struct packing { gb_tree *tree; const gb_piece *pieces; int64_t count; bool halves; int64_t *cuts, *next; }
+  packing;
+
+static void lay_parts(packing *p) {
+  int size = p->tree->comm->size;
+  memset(p->cuts, 0, (size_t)(size + 1) * sizeof *p->cuts);
+  for (int64_t i = 0; i < p->count; i++)
+    p->cuts[part_of(p->tree->comm, p->pieces[i].owner, p->halves) + 1] += p->pieces[i].count;
+  for (int i = 0; i < size; i++) p->cuts[i + 1] += p->cuts[i];
+  memcpy(p->next, p->cuts, (size_t)(size + 1) * sizeof *p->cuts);
+}
+
+/* Copy the pieces of one rank (-1: all) from the lane to their parts, or back. */
+static void move_pieces(packing *p, int rank, bool back, void *data, void *parts) {
+  size_t each = gb_dtype_bytes(p->tree->lane.dtype), place = 0;
+  for (int64_t i = 0; i < p->count; i++) {
+    const gb_piece *piece = &p->pieces[i];
+    size_t bytes = (size_t)piece->count * each;
+    if (rank < 0 || piece->owner == rank) {
+      int64_t *next = &p->next[part_of(p->tree->comm, piece->owner, p->halves)];
+      char *lane = (char *)data + place, *part = (char *)parts + (size_t)*next * each;
+      memcpy(back ? lane : part, back ? part : lane, bytes);
+      *next += piece->count;
+    }
+    place += bytes;
+  }
+}
+
+/* From rank 0, which has all parts, each to its rank, at the same place. */
+static gb_status hand_out(packing *p, void *parts) {
+  gb_comm *comm = p->tree->comm;
+  for (int r = 1; r < comm->size; r++) {
+    int64_t first = p->cuts[r], count = p->cuts[r + 1] - first;
+    if (count == 0 || (comm->rank && comm->rank != r)) continue;
+    GB_TRY(gb_comm_transfer(comm, GB_TAG_SCATTER, comm->rank == 0, comm->rank ? 0 : r,
+                            at(&p->tree->lane, parts, first), (size_t)count * gb_dtype_bytes(p->tree->lane.dtype)));
+  }
+  return GB_OK;
+}
+
+/* The sum of this rank's part, in `parts`. data is lost. */
+static gb_status sum_parts(packing *p, void *data, void *parts) {
+  gb_comm *comm = p->tree->comm;
+  span spans[33];
+  int rounds;
+  if (p->halves || comm->rank == 0) move_pieces(p, -1, false, data, parts);
+  if (!p->halves) return hand_out(p, parts);
+  return halve(comm, &p->tree->lane, &(cuts){ comm->size, p->tree->lane.count, p->cuts }, parts, data, spans, &rounds);
+}
+
+static gb_status scatter_pieces(packing *p, void **sum) {
+  gb_tree *tree = p->tree;
+  if (!p->halves) GB_TRY(climb(tree));
+  void *data = tree->nodes[0].data, *parts = gb_tree_leaf(tree);
+  if (!parts) return GB_EMEMORY;
+  lay_parts(p);
+  gb_status status = sum_parts(p, data, parts);
+  if (status == GB_OK) {
+    memset(data, 0, gb_lane_bytes(&tree->lane));
+    lay_parts(p);
+    move_pieces(p, tree->comm->rank, true, data, parts);
+  }
+  tree->spare[tree->spares++] = parts;
+  *sum = data;
+  return status;
+}
+
+gb_status gb_tree_finish_pieces(gb_tree *tree, const gb_piece *pieces, int64_t count, void **sum) {
+  gb_comm *comm = tree->comm;
+  if (!comm || comm->size == 1) return gb_tree_finish(tree, sum);
+  packing p = { tree, pieces, count, is_even(tree), NULL, NULL };
+  p.cuts = gb_comm_take(comm, 2 * (size_t)(comm->size + 1) * sizeof *p.cuts);
+  if (!p.cuts) return GB_EMEMORY;
+  p.next = p.cuts + comm->size + 1;
+  gb_status status = scatter_pieces(&p, sum);
+  gb_comm_free(comm, p.cuts);
   return status;
 }
 
@@ -250,23 +369,16 @@ gb_status gb_comm_all_reduce(gb_comm *comm, const gb_lane *lane, void *data) {
   return status;
 }
 
-/* The bits of the number, of which there are so many, in reverse. */
-static int reversed(int number, int bits) {
-  int out = 0;
-  for (; bits; bits--, number >>= 1) out = out << 1 | (number & 1);
-  return out;
-}
-
-/* Halving leaves rank r with the place that has r's bits in reverse: so part r goes there first. */
+/* Halving leaves part r elsewhere than with rank r: so it goes there first. */
 static gb_status scatter_evenly(gb_comm *comm, const gb_lane *lane, void *data, void *work, void *out) {
+  const cuts c = { comm->size, lane->count, NULL };
   span spans[33];
-  int rounds = 0, bits = 0;
-  while (1 << bits < comm->size) bits++;
+  int rounds = 0;
   size_t part = gb_lane_bytes(lane) / (size_t)comm->size;
   for (int r = 0; r < comm->size; r++)
-    memcpy((char *)work + (size_t)reversed(r, bits) * part, (char *)data + (size_t)r * part, part);
-  GB_TRY(halve(comm, lane, work, data, spans, &rounds));
-  memcpy(out, at(lane, work, spans[rounds].first), part);
+    memcpy((char *)work + (size_t)part_of(comm, r, true) * part, (char *)data + (size_t)r * part, part);
+  GB_TRY(halve(comm, lane, &c, work, data, spans, &rounds));
+  memcpy(out, at(lane, work, cut(&c, spans[rounds].first)), part);
   return GB_OK;
 }
 

@@ -265,7 +265,7 @@ void gb_slab_leave(gb_tensor *parameter) {
 void gb_slab_free(gb_owned_slab *owned) {
   if (!owned) return;
   gb_slab *slab = &owned->slab;
-  gb_part_free(owned->part);
+  gb_parts_free(owned);
   for (int64_t s = 0; slab->segments && s < slab->count; s++) gb_tensor_release(slab->segments[s].grad);
   if (slab->parameters) slab->parameters->storage->user = NULL;
   gb_tensor_release(slab->parameters);
@@ -286,11 +286,16 @@ void gb_slab_free(gb_owned_slab *owned) {
 /* {==== states and masters ==== */
 
 gb_status gb_slab_open_state(gb_owned_slab *owned, int i) {
-  gb_slab *slab = gb_slab_stepped(owned);
-  const gb_tensor *model = slab->gradients;
-  if (slab->state[i]) return GB_OK;
-  return zero_vector(gb_tensor_context(model), (gb_dtype)model->dtype, slab->elements, model->storage->device,
-                     GB_MEM_OPTIMIZER, &slab->state[i]);
+  gb_slab *slabs;
+  int64_t count = gb_slabs_stepped(owned, &slabs);
+  for (int64_t b = 0; b < count; b++) {
+    gb_slab *slab = &slabs[b];
+    const gb_tensor *model = slab->gradients;
+    if (!slab->state[i])
+      GB_TRY(zero_vector(gb_tensor_context(model), (gb_dtype)model->dtype, slab->elements, model->storage->device,
+                         GB_MEM_OPTIMIZER, &slab->state[i]));
+  }
+  return GB_OK;
 }
 
 bool gb_factor_shape(gb_factor_form form, const gb_tensor *parameter, int *ndim, int64_t *shape) {
@@ -366,8 +371,8 @@ static gb_status flat_place(gb_tensor *vector, const gb_segment *segment, gb_ten
   return gb_slab_place(vector, segment->offset, &like, out);
 }
 
-gb_status gb_slab_sync_masters(gb_owned_slab *owned) {
-  gb_slab *slab = gb_slab_stepped(owned);
+/* The masters of one slab; the segments that agree are noted by the caller, since a segment may lie in several. */
+static gb_status sync_slab(const gb_owned_slab *owned, const gb_slab *slab) {
   for (int64_t s = 0; slab->masters && s < slab->count; s++) {
     const gb_segment *segment = &slab->segments[s];
     if (owned->synced[segment->place] == gb_tensor_version(segment->parameter)) continue;
@@ -378,8 +383,16 @@ gb_status gb_slab_sync_masters(gb_owned_slab *owned) {
     gb_drop(&parameter);
     gb_drop(&master);
     GB_TRY(status);
-    owned->synced[segment->place] = gb_tensor_version(segment->parameter);
   }
+  return GB_OK;
+}
+
+gb_status gb_slab_sync_masters(gb_owned_slab *owned) {
+  gb_slab *slabs;
+  int64_t count = gb_slabs_stepped(owned, &slabs);
+  if (!slabs->masters) return GB_OK;
+  for (int64_t b = 0; b < count; b++) GB_TRY(sync_slab(owned, &slabs[b]));
+  gb_slab_masters_synced(owned);
   return GB_OK;
 }
 

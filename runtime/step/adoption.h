@@ -13,12 +13,16 @@ typedef struct gb_owned_slab {
   struct gb_optimizer *owner;  /* not counted */
   uint64_t *synced;            /* per segment of 16-bit parameters: the version of the parameter that the master agrees
                                   with */
-  gb_slab *part;               /* of an optimizer that is split (split.h): what this process steps; else NULL */
+  gb_slab *parts;              /* of an optimizer that is split (split.h): what this process steps; else NULL */
+  int64_t n_parts;
   gb_tensor *next;             /* within a step: its factors after it; else NULL */
 } gb_owned_slab;
 
-/* What this process steps of the slab, and has states of. */
-static inline gb_slab *gb_slab_stepped(gb_owned_slab *owned) { return owned->part ? owned->part : &owned->slab; }
+/* What this process steps of the slab, and has states of: so many slabs. */
+static inline int64_t gb_slabs_stepped(gb_owned_slab *owned, gb_slab **out) {
+  *out = owned->n_parts ? owned->parts : &owned->slab;
+  return owned->n_parts ? owned->n_parts : 1;
+}
 
 /* One call that adopts parameters. The caller fills the first part. */
 typedef struct gb_adoption {
@@ -65,9 +69,9 @@ gb_status gb_slab_open_measures(gb_owned_slab *slab);
 /* Where a 16-bit parameter was changed by somebody else, its master takes the new value; elsewhere it keeps the bits
  * that rounding drops. */
 gb_status gb_slab_sync_masters(gb_owned_slab *slab);
-/* The part's segments are as those of the whole slab: which have gradients, and how many steps they took. */
-void gb_part_bring(gb_owned_slab *owned);
-void gb_part_free(gb_slab *part); /* NULL is fine */
+/* The segments of parts are as those of the whole slab: which have gradients, and how many steps they took. */
+void gb_parts_bring(gb_owned_slab *owned);
+void gb_parts_free(gb_owned_slab *owned); /* none is fine */
 /* The masters agree with the parameters as they are now. */
 void gb_slab_masters_synced(gb_owned_slab *slab);
 

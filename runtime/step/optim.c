@@ -267,7 +267,7 @@ int gb_optimizer_state(gb_optimizer *optimizer, int param, gb_optim_state out[GB
   const gb_optim_param *p = &optimizer->params[param];
   const gb_optimizer_info *info = gb_optimizer_info_of(optimizer->kind);
   gb_owned_slab *owned = (gb_owned_slab *)p->slab;
-  if (owned->part) return gb_fail(optimizer->context, GB_ESTATE, "the states are shared out; join them first"), -1;
+  if (owned->n_parts) return gb_fail(optimizer->context, GB_ESTATE, "the states are shared out; join them first"), -1;
   if (open_states(optimizer, optimizer->groups[p->group], owned) != GB_OK) return -1;
   if (gb_slab_sync_masters(owned) != GB_OK) return -1;
   int count = 0;
@@ -364,6 +364,7 @@ gb_status gb_optimizer_inspect(gb_optimizer *optimizer, gb_step step, gb_scale_s
       if (!any_gradient(slab)) continue;
       gb_step_call call = { .slab = slab, .scale = scale, .found = optimizer->found.data, .scaled = scale != NULL,
                             .norm_type = norm_type };
+      gb_split_prepare(slab, &call);
       GB_TRY(gb_step_run(optimizer->context, step, &call));
     }
   return GB_OK;
@@ -431,7 +432,7 @@ static void publish(gb_owned_slab *owned, bool certain) {
     gb_tensor_bump(segment->parameter);
     for (int k = 0; k < GB_COPIES; k++) {
       gb_weight_copy *copy = &segment->parameter->copies[k];
-      if (!owned->part && owned->slab.copy[k] && (certain || copy->version == before))
+      if (!owned->n_parts && owned->slab.copy[k] && (certain || copy->version == before))
         copy->version = gb_tensor_version(segment->parameter);
     }
   }
@@ -615,14 +616,16 @@ static void drop_directions(gb_optimizer *optimizer) {
 
 /* {---- optimizers that are split ---- */
 
-/* The pass over a slab, or over the part of it that is this process's. Its weights' 16-bit copies are left to be made
+/* The pass over a slab, or over the parts of it that are this process's. Its weights' 16-bit copies are left to be made
  * again, since most of them change elsewhere. */
 static gb_status step_slab(gb_optimizer *optimizer, gb_owned_slab *owned, gb_step_call *call) {
-  if (!owned->part) return gb_step_run(optimizer->context, GB_STEP_UPDATE, call);
-  gb_part_bring(owned);
-  if (!any_gradient(owned->part)) return GB_OK;
-  call->slab = owned->part;
-  gb_status status = gb_step_run(optimizer->context, GB_STEP_UPDATE, call);
+  if (!owned->n_parts) return gb_step_run(optimizer->context, GB_STEP_UPDATE, call);
+  gb_status status = GB_OK;
+  gb_parts_bring(owned);
+  for (int64_t b = 0; b < owned->n_parts && status == GB_OK; b++) {
+    call->slab = &owned->parts[b];
+    if (any_gradient(call->slab)) status = gb_step_run(optimizer->context, GB_STEP_UPDATE, call);
+  }
   call->slab = &owned->slab;
   return status;
 }
@@ -630,7 +633,7 @@ static gb_status step_slab(gb_optimizer *optimizer, gb_owned_slab *owned, gb_ste
 /* After a step that was not skipped: every process gets the weights of all parts, and counts the step. */
 static gb_status bring_together(gb_optimizer *optimizer, gb_owned_slab *owned) {
   gb_slab *slab = &owned->slab;
-  if (!owned->part) return GB_OK;
+  if (!owned->n_parts) return GB_OK;
   for (int64_t s = 0; s < slab->count; s++) slab->segments[s].steps += slab->segments[s].has_grad;
   return optimizer->split.gather(optimizer->context, &optimizer->split, slab->parameters);
 }

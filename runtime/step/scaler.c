@@ -372,7 +372,10 @@ static gb_status report_skip(gb_scaler *scaler, const gb_optimizer *optimizer, i
     const gb_optim_param *param = &optimizer->params[i];
     bool bad = false;
     if (past && param->slab->counters) GB_TRY(was_bad(param, past, &bad));
-    else if (param->segment->has_grad) GB_TRY(is_bad(scaler->context, param, &bad));
+    else if (param->segment->has_grad) {
+      GB_TRY(is_bad(scaler->context, param, &bad));
+      GB_TRY(gb_split_share_flag(optimizer, &bad));
+    }
     char room[32];
     if (bad) GB_TRY(report_add(scaler, gb_optimizer_label(optimizer, i, room, sizeof room)));
   }

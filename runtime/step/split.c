@@ -6,11 +6,35 @@
 #include "step/optimizer.h"
 #include "step/weights.h"
 
-enum { ALIGNMENT = 64 };              /* where segments begin too */
+#define BLOCK ((int64_t)1 << 20)      /* elements; more where there are more ranks than chunks in it */
 
-int64_t gb_split_first(int64_t elements, int size, int rank) {
-  if (rank >= size) return elements;
-  return (int64_t)((__int128)elements * rank / size) / ALIGNMENT * ALIGNMENT;
+static int64_t block_of(int size) {
+  int64_t least = (int64_t)size * GB_SPLIT_ALIGNMENT;
+  return least > BLOCK ? least : BLOCK;
+}
+
+int64_t gb_split_blocks(int64_t elements, int size) {
+  int64_t block = block_of(size);
+  return (elements + block - 1) / block;
+}
+
+int64_t gb_split_first(int64_t elements, int size, int64_t block, int rank) {
+  int64_t first = block * block_of(size), count = elements - first < block_of(size) ? elements - first : block_of(size);
+  int64_t chunks = (count + GB_SPLIT_ALIGNMENT - 1) / GB_SPLIT_ALIGNMENT;
+  int64_t at = chunks * rank / size * GB_SPLIT_ALIGNMENT;
+  return first + (at < count ? at : count);
+}
+
+int gb_split_owner(int64_t elements, int size, int64_t element, int64_t *end) {
+  int64_t block = element / block_of(size);
+  int low = 0, high = size - 1; /* the last whose run begins at or before the element */
+  while (low < high) {
+    int middle = low + (high - low + 1) / 2;
+    if (gb_split_first(elements, size, block, middle) <= element) low = middle;
+    else high = middle - 1;
+  }
+  *end = gb_split_first(elements, size, block, low + 1);
+  return low;
 }
 
 /* So many elements of the vector, as a vector. */
@@ -32,14 +56,26 @@ static gb_status copy_run(gb_tensor *vector, int64_t first, int64_t count, gb_te
 
 /* {==== parts ==== */
 
-void gb_part_free(gb_slab *part) {
-  if (!part) return;
+static void free_part(gb_slab *part) {
   gb_tensor_release(part->parameters);
   gb_tensor_release(part->gradients);
   gb_tensor_release(part->masters);
   for (int i = 0; i < GB_OPTIM_STATES; i++) gb_tensor_release(part->state[i]);
   gb_counted_free(part->segments);
-  gb_counted_free(part);
+}
+
+void gb_parts_free(gb_owned_slab *owned) {
+  while (owned->n_parts) free_part(&owned->parts[--owned->n_parts]);
+  gb_counted_free(owned->parts);
+  owned->parts = NULL;
+}
+
+/* How many segments lie in a run. */
+static int64_t count_segments(const gb_slab *slab, int64_t first, int64_t end) {
+  int64_t count = 0;
+  for (int64_t s = 0; s < slab->count; s++)
+    count += slab->segments[s].offset < end && slab->segments[s].offset + slab->segments[s].size > first;
+  return count;
 }
 
 /* The segments that lie in the run, from its first element on. */
@@ -56,15 +92,11 @@ static void cut_segments(const gb_slab *slab, int64_t first, gb_slab *part) {
   }
 }
 
-static gb_status make_part(gb_context *context, const gb_slab *slab, const gb_split *split, gb_slab **out) {
-  int64_t first = gb_split_first(slab->elements, split->size, split->rank);
-  int64_t count = gb_split_first(slab->elements, split->size, split->rank + 1) - first;
-  gb_slab *part = gb_counted_alloc(context, sizeof *part);
-  if (!part) return GB_EMEMORY;
-  *out = part; /* freed by the caller on failure */
+static gb_status make_part(gb_context *context, const gb_slab *slab, int64_t first, int64_t count, gb_slab *part) {
   part->dtype = slab->dtype;
   part->elements = count;
-  part->segments = gb_counted_alloc(context, (size_t)slab->count * sizeof *part->segments);
+  size_t most = (size_t)count_segments(slab, first, first + count) + 1;
+  part->segments = gb_counted_alloc(context, most * sizeof *part->segments);
   if (!part->segments) return GB_EMEMORY;
   cut_segments(slab, first, part);
   GB_TRY(run_of(slab->parameters, first, count, &part->parameters));
@@ -75,13 +107,27 @@ static gb_status make_part(gb_context *context, const gb_slab *slab, const gb_sp
   return GB_OK;
 }
 
-void gb_part_bring(gb_owned_slab *owned) {
-  for (int64_t s = 0; s < owned->part->count; s++) {
-    gb_segment *mine = &owned->part->segments[s];
-    const gb_segment *whole = &owned->slab.segments[mine->place];
-    mine->has_grad = whole->has_grad;
-    mine->steps = whole->steps;
+/* A part for each block, which may have no elements. */
+static gb_status make_parts(gb_context *context, gb_owned_slab *owned, const gb_split *split) {
+  int64_t elements = owned->slab.elements, blocks = gb_split_blocks(elements, split->size);
+  owned->parts = gb_counted_alloc(context, (size_t)(blocks + 1) * sizeof *owned->parts);
+  if (!owned->parts) return GB_EMEMORY;
+  while (owned->n_parts < blocks) {
+    int64_t b = owned->n_parts++, first = gb_split_first(elements, split->size, b, split->rank);
+    GB_TRY(make_part(context, &owned->slab, first, gb_split_first(elements, split->size, b, split->rank + 1) - first,
+                     &owned->parts[b]));
   }
+  return GB_OK;
+}
+
+void gb_parts_bring(gb_owned_slab *owned) {
+  for (int64_t b = 0; b < owned->n_parts; b++)
+    for (int64_t s = 0; s < owned->parts[b].count; s++) {
+      gb_segment *mine = &owned->parts[b].segments[s];
+      const gb_segment *whole = &owned->slab.segments[mine->place];
+      mine->has_grad = whole->has_grad;
+      mine->steps = whole->steps;
+    }
 }
 
 /* ====} */
@@ -111,10 +157,7 @@ static gb_status check(const gb_optimizer *optimizer) {
 
 static void drop_parts(const gb_optimizer *optimizer) {
   int group = 0, i = 0;
-  for (gb_owned_slab *owned; (owned = next_slab(optimizer, &group, &i));) {
-    gb_part_free(owned->part);
-    owned->part = NULL;
-  }
+  for (gb_owned_slab *owned; (owned = next_slab(optimizer, &group, &i));) gb_parts_free(owned);
 }
 
 gb_status gb_optimizer_split(gb_optimizer *optimizer, const gb_split *split) {
@@ -123,7 +166,7 @@ gb_status gb_optimizer_split(gb_optimizer *optimizer, const gb_split *split) {
   if (split->size == 1) return status;
   for (gb_owned_slab *owned; status == GB_OK && (owned = next_slab(optimizer, &group, &i));) {
     status = gb_slab_sync_masters(owned);
-    if (status == GB_OK) status = make_part(optimizer->context, &owned->slab, split, &owned->part);
+    if (status == GB_OK) status = make_parts(optimizer->context, owned, split);
   }
   if (status != GB_OK) return drop_parts(optimizer), status;
   group = i = 0;
@@ -135,26 +178,34 @@ gb_status gb_optimizer_split(gb_optimizer *optimizer, const gb_split *split) {
   return GB_OK;
 }
 
-/* A whole vector of what every process has a part of. */
-static gb_status join_vector(gb_optimizer *optimizer, const gb_slab *slab, gb_tensor *mine, gb_tensor **out) {
+/* Masters, or state i, of a part. */
+static gb_tensor **vector_of(gb_slab *slab, int i) { return i < 0 ? &slab->masters : &slab->state[i]; }
+
+/* A whole vector of what every process has parts of. i: see vector_of. */
+static gb_status join_vector(gb_optimizer *optimizer, gb_owned_slab *owned, int i) {
   const gb_split *split = &optimizer->split;
-  gb_tensor *run = NULL;
-  GB_TRY(gb_tensor_new_as(optimizer->context, (gb_dtype)mine->dtype, 1, &slab->elements, NULL, mine->storage->device,
+  gb_slab *slab = &owned->slab;
+  const gb_tensor *model = *vector_of(&owned->parts[0], i);
+  gb_tensor **out = vector_of(slab, i);
+  GB_TRY(gb_tensor_new_as(optimizer->context, (gb_dtype)model->dtype, 1, &slab->elements, NULL, model->storage->device,
                           GB_MEM_OPTIMIZER, out));
-  GB_TRY(run_of(*out, gb_split_first(slab->elements, split->size, split->rank), mine->numel, &run));
-  gb_status status = gb_weight_copy_values(run, mine);
-  gb_tensor_release(run);
-  return status == GB_OK ? split->gather(optimizer->context, split, *out) : status;
+  for (int64_t b = 0; b < owned->n_parts; b++) {
+    gb_tensor *mine = *vector_of(&owned->parts[b], i), *run = NULL;
+    GB_TRY(run_of(*out, gb_split_first(slab->elements, split->size, b, split->rank), mine->numel, &run));
+    gb_status status = gb_weight_copy_values(run, mine);
+    gb_tensor_release(run);
+    GB_TRY(status);
+  }
+  return split->gather(optimizer->context, split, *out);
 }
 
 static gb_status join_slab(gb_optimizer *optimizer, gb_owned_slab *owned) {
-  gb_slab *slab = &owned->slab;
-  if (slab->dtype != GB_FLOAT32 && owned->part->masters) {
+  if (owned->slab.dtype != GB_FLOAT32 && owned->parts[0].masters) {
     GB_TRY(gb_slab_sync_masters(owned));
-    GB_TRY(join_vector(optimizer, slab, owned->part->masters, &slab->masters));
+    GB_TRY(join_vector(optimizer, owned, -1));
   }
   for (int i = 0; i < GB_OPTIM_STATES; i++)
-    if (owned->part->state[i]) GB_TRY(join_vector(optimizer, slab, owned->part->state[i], &slab->state[i]));
+    if (owned->parts[0].state[i]) GB_TRY(join_vector(optimizer, owned, i));
   return GB_OK;
 }
 
@@ -163,7 +214,7 @@ gb_status gb_optimizer_join(gb_optimizer *optimizer) {
   gb_status status = GB_OK;
   if (!gb_optimizer_is_split(optimizer)) return GB_OK;
   for (gb_owned_slab *owned; status == GB_OK && (owned = next_slab(optimizer, &group, &i));)
-    if (owned->part) status = join_slab(optimizer, owned);
+    if (owned->n_parts) status = join_slab(optimizer, owned);
   if (status == GB_OK) {
     drop_parts(optimizer);
     optimizer->split = (gb_split){ 0 };
@@ -171,7 +222,7 @@ gb_status gb_optimizer_join(gb_optimizer *optimizer) {
   }
   group = i = 0; /* as it was */
   for (gb_owned_slab *owned; (owned = next_slab(optimizer, &group, &i));) {
-    if (!owned->part) continue;
+    if (!owned->n_parts) continue;
     gb_drop(&owned->slab.masters);
     for (int k = 0; k < GB_OPTIM_STATES; k++) gb_drop(&owned->slab.state[k]);
   }
@@ -179,5 +230,47 @@ gb_status gb_optimizer_join(gb_optimizer *optimizer) {
 }
 
 bool gb_optimizer_is_split(const gb_optimizer *optimizer) { return optimizer->split.gather != NULL; }
+
+/* ====} */
+
+/* {==== gradients that are shared out ==== */
+
+const gb_split *gb_split_of_gradient(const gb_tensor *parameter) {
+  const gb_owned_slab *owned = (const gb_owned_slab *)parameter->slab;
+  const gb_split *split = owned && owned->owner ? &owned->owner->split : NULL;
+  return split && split->gather && split->gradients && gb_tensor_is_contiguous(parameter) ? split : NULL;
+}
+
+/* Of the gradient of the slab, elements from .. end - 1. */
+static void clear_run(gb_slab *slab, int64_t from, int64_t end) {
+  size_t each = gb_dtype_bytes((gb_dtype)slab->gradients->dtype);
+  memset((char *)gb_data(slab->gradients) + (size_t)from * each, 0, (size_t)(end - from) * each);
+}
+
+/* What the pass measured, joined from all processes. */
+static gb_status share(const gb_step_call *call, double *norms, int64_t count, bool *bad) {
+  const gb_optimizer *owner = call->sharer;
+  return owner->split.share(owner->context, &owner->split, norms, count, bad);
+}
+
+void gb_split_prepare(gb_slab *slab, gb_step_call *call) {
+  gb_optimizer *owner = ((gb_owned_slab *)slab)->owner;
+  const gb_split *split = &owner->split;
+  if (!split->gather || !split->gradients) return;
+  for (int64_t b = 0; b < gb_split_blocks(slab->elements, split->size); b++) {
+    clear_run(slab, gb_split_first(slab->elements, split->size, b, 0),
+              gb_split_first(slab->elements, split->size, b, split->rank));
+    clear_run(slab, gb_split_first(slab->elements, split->size, b, split->rank + 1),
+              gb_split_first(slab->elements, split->size, b, split->size));
+  }
+  call->share = share;
+  call->sharer = owner;
+}
+
+gb_status gb_split_share_flag(const gb_optimizer *optimizer, bool *flag) {
+  const gb_split *split = &optimizer->split;
+  if (!split->gather || !split->gradients) return GB_OK;
+  return split->share(optimizer->context, split, NULL, 0, flag);
+}
 
 /* ====} */

@@ -1,22 +1,41 @@
 /* step/split.h - an optimizer whose states are shared out between the processes of a job.
  *
- * Of each slab every process steps a run of elements, and has states and masters of these alone: its part, a slab
- * of its own whose weights and gradients lie in the whole one. Runs are cut by offset, at multiples of 64 elements,
- * and not by parameter. An update hangs on nothing but its element and the count of steps, so the bits are those of
- * the whole. What was stepped is brought together after it. How processes exchange is not known here. */
+ * Each slab is cut into blocks, and each block into as many runs as there are processes, which step one each. A process
+ * has states and masters of its runs alone: its parts, slabs of their own whose weights and gradients lie in the whole
+ * one. Runs are cut by offset, where chunks of norms begin, and not by parameter; blocks keep what any few parameters
+ * together hold shared out evenly. An update hangs on nothing but its element and the count of steps, so the bits are
+ * those of the whole. What was stepped is brought together after it. How processes exchange is not known here.
+ *
+ * Gradients may be shared out too: then a process has those of its runs, and 0 or anything elsewhere. Norms and flags
+ * are joined from those of all. */
 #ifndef GB_STEP_SPLIT_H
 #define GB_STEP_SPLIT_H
 
 #include "step/optim.h"
+#include "tensor/slab.h"
 
 typedef struct gb_split {
   int rank, size;
-  /* Bring a vector of all elements of a slab together: every process has its own run in place. */
+  bool gradients;             /* are shared out too */
+  /* Bring a vector of all elements of a slab together: every process has its own runs in place. */
   gb_status (*gather)(gb_context *context, const struct gb_split *split, gb_tensor *vector);
+  /* Numbers of which all but one process have 0 become those of that one, and *flag is whether any process's was up. */
+  gb_status (*share)(gb_context *context, const struct gb_split *split, double *numbers, int64_t count, bool *flag);
 } gb_split;
 
-/* The first element of a process's run; that of the one past the last is the number of elements. */
-int64_t gb_split_first(int64_t elements, int size, int rank);
+/* The blocks of a slab of so many elements; and where the run of a rank begins in one: that of the one past the last is
+ * the block's end. */
+int64_t gb_split_blocks(int64_t elements, int size);
+int64_t gb_split_first(int64_t elements, int size, int64_t block, int rank);
+/* The rank that owns an element, and where its run ends. */
+int gb_split_owner(int64_t elements, int size, int64_t element, int64_t *end);
+/* How the gradient of a parameter is shared out; NULL: it is not, or its elements do not lie in order. */
+const gb_split *gb_split_of_gradient(const gb_tensor *parameter);
+/* Before gradients of the slab are measured: elements of others become 0, and the call shares what it measures. Nothing
+ * where gradients are not shared out. */
+void gb_split_prepare(gb_slab *slab, gb_step_call *call);
+/* Flags that may be up on some processes only. */
+gb_status gb_split_share_flag(const struct gb_optimizer *optimizer, bool *flag);
 
 /* Let go of the states and masters of all other processes' elements; where there is none, nothing. Errors: an optimizer
  * that looks at whole parameters, or whose parameters are not on the CPU. */

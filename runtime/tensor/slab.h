@@ -47,9 +47,14 @@ static inline int64_t gb_measures_of(int64_t count, int64_t elements) {
   return 2 * (count + (elements / GB_LEAST_CHUNK + 1 + count));
 }
 
+/* Where slabs are cut that processes share out (step/split.h): between chunks of norms of the CPU, which are counted
+ * from the slab's first element. */
+enum { GB_SPLIT_ALIGNMENT = 1 << 14 };
+
 /* What a step of a backend (gb_step) is asked to do. Which fields count is said at each kernel. Scalars lie in the
  * memory of the device. */
-typedef struct gb_step_call {
+typedef struct gb_step_call gb_step_call;
+struct gb_step_call {
   gb_context *context;       /* set on the way, with the two below; for GB_STEP_RESCALE the caller gives the device */
   gb_step step;
   gb_device device;          /* where it runs: the slab's, or the scalars' */
@@ -58,6 +63,10 @@ typedef struct gb_step_call {
   gb_found_state *found;    /* NULL: nothing to check */
   bool scaled;               /* gradients still carry the scale: multiply by scale->inverse on reading */
   double norm_type;          /* p above 0, or infinity; 0 where no norm is to be put into found */
+  /* Of a check on the CPU: gradients are shared out between processes, and 0 elsewhere. The norms of chunks, and
+   * whether a gradient was not finite, become those of all. NULL: they are whole. */
+  gb_status (*share)(const gb_step_call *call, double *norms, int64_t count, bool *bad);
+  const void *sharer;
   const gb_found_state *norm; /* clip by the norm in there, to max_norm; one that is not finite raises owner's flag
                                  (NULL: nobody's) too */
   bool spares;               /* where it is not finite, gradients stay as they are: a scaler will skip the step */
@@ -72,6 +81,6 @@ typedef struct gb_step_call {
   bool maximize;
   bool uses[GB_OPTIM_STATES];      /* with these numbers the step reads and writes that state */
   gb_scale_rule rule;        /* of GB_STEP_RESCALE */
-} gb_step_call;
+};
 
 #endif

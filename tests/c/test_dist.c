@@ -68,6 +68,44 @@ static void sum_leaves(rank_job *job) {
   free(want);
 }
 
+/* One of so many, by chance. */
+static int64_t pick(uint64_t key, int64_t i, int64_t most) { return (int64_t)((noise(key, i) + 1) / 2 * (double)most); }
+
+enum { PIECES = 40 };
+
+/* The lane in pieces of any lengths, of any ranks; returns how many. */
+static int64_t cut_lane(const sum_case *c, int size, gb_piece pieces[PIECES]) {
+  int64_t count = 0, left = c->lane.count;
+  for (; left && count < PIECES; count++) {
+    int64_t some = count == PIECES - 1 ? left : pick(c->key + 9, count, left / 3 + 2);
+    pieces[count] = (gb_piece){ some, (int)pick(c->key + 10, count, size) };
+    left -= some;
+  }
+  return count;
+}
+
+/* The tree again, where each rank gets the sums of its pieces, and 0 elsewhere. */
+static void sum_pieces(rank_job *job) {
+  const sum_case *c = job->what;
+  gb_piece pieces[PIECES];
+  int64_t count = cut_lane(c, job->size, pieces), end = gb_tree_first(c->leaves, job->size, job->rank + 1);
+  size_t each = gb_dtype_bytes(c->lane.dtype), at = 0;
+  gb_tree tree;
+  void *sum = NULL;
+  char *want = expected_sum(c);
+  for (int64_t i = 0; i < count; at += (size_t)pieces[i++].count * each)
+    if (pieces[i].owner != job->rank && job->size > 1) memset(want + at, 0, (size_t)pieces[i].count * each);
+  gb_tree_begin(&tree, job->context, job->comm, &c->lane, c->leaves);
+  for (int64_t leaf = gb_tree_first(c->leaves, job->size, job->rank); leaf < end; leaf++) {
+    void *data = gb_tree_leaf(&tree);
+    fill_leaf(c, leaf, data);
+    EXPECT(job, gb_tree_add(&tree, leaf, data) == GB_OK);
+  }
+  EXPECT(job, gb_tree_finish_pieces(&tree, pieces, count, &sum) == GB_OK && !memcmp(sum, want, at));
+  gb_tree_free(&tree);
+  free(want);
+}
+
 /* The same where each rank is a leaf: everything, and each rank's part. */
 static void sum_ranks(rank_job *job) {
   sum_case c = *(const sum_case *)job->what;
@@ -83,9 +121,6 @@ static void sum_ranks(rank_job *job) {
   free(want), free(data), free(out);
 }
 
-/* One of so many, by chance. */
-static int64_t pick(uint64_t key, int64_t i, int64_t most) { return (int64_t)((noise(key, i) + 1) / 2 * (double)most); }
-
 static void test_sums(int cases) {
   static const gb_dtype dtypes[] = { GB_FLOAT32, GB_FLOAT64, GB_INT64 };
   int good = 0;
@@ -96,7 +131,8 @@ static void test_sums(int cases) {
     int kind = (int)pick(3, i, 3);
     c.lane = (gb_lane){ dtypes[kind], pick(4, i, 4) ? GB_REDUCE_SUM : kind == 2 ? GB_REDUCE_OR : GB_REDUCE_MAX,
                         pick(5, i, i % 50 ? 70 : 20000) };
-    int bad = run_ranks(contexts, size, 60, sum_leaves, &c) + run_ranks(contexts, size, 60, sum_ranks, &c);
+    int bad = run_ranks(contexts, size, 60, sum_leaves, &c) + run_ranks(contexts, size, 60, sum_ranks, &c) +
+        run_ranks(contexts, size, 60, sum_pieces, &c);
     if (bad) fprintf(stderr, "case %d: %d ranks, %lld leaves, %lld of %s\n", i, size, (long long)c.leaves,
                      (long long)c.lane.count, gb_dtype_name(c.lane.dtype));
     good += !bad;

@@ -8,7 +8,7 @@ if not dist.is_initialized() then dist.init { timeout = 60 } end
 local size = dist.world_size()
 
 local function net()
-  return nn.Sequential(nn.Linear(7, 33), nn.GELU(), nn.Linear(33, 65), nn.ReLU(), nn.Linear(65, 3))
+  return nn.Sequential(nn.Linear(7, 233), nn.GELU(), nn.Linear(233, 265), nn.ReLU(), nn.Linear(265, 3))
 end
 
 local function expect_same(a, b)
@@ -24,7 +24,7 @@ local makers = {
   SGD = { momentum = 0.9, lr = 0.05 }, AdamW = { lr = 0.01, amsgrad = true }, Adam = { lr = 0.01, weight_decay = 0.1 },
 }
 
--- Some steps, with a skipped one where the loss is scaled; fn may take the optimizer's place.
+-- Some steps, with a skipped one where the loss is scaled. share: how gradients are shared out, or false.
 local function train(kind, precision, steps, share, from)
   gb.manual_seed(7)
   local setting = gb.amp.precision(precision)
@@ -37,7 +37,8 @@ local function train(kind, precision, steps, share, from)
     opt:load_state_dict(from.opt)
     gb.set_rng_state(table.unpack(from.rng))
   end
-  if share then expect(optim.Sharded(opt) == opt):to_be(true) end
+  if share then expect(optim.Sharded(opt, { gradients = share }) == opt):to_be(true) end
+  local norms = {}
   local scaler = gb.amp.GradScaler(setting)
   for step = 1, steps do
     opt:zero_grad()
@@ -46,10 +47,15 @@ local function train(kind, precision, steps, share, from)
       if precision == "16-mixed" and step == 2 then loss = loss * 1e38 * 1e3 end
       scaler:scale(loss):backward()
     end
+    if step % 4 == 3 then
+      scaler:unscale_(opt)
+      norms[#norms + 1] = nn.utils.clip_grad_norm_(model:parameters(), 0.1, step == 3 and 2 or math.huge)
+    end
     if step % 2 == 0 then scaler:step(opt, { clip = 0.1 }) else scaler:step(opt) end
+    norms[#norms + 1] = scaler:report() -- the names of those that overflowed
     scaler:update()
   end
-  local state = { model = model:state_dict(), opt = opt:state_dict(), rng = { gb.get_rng_state() } }
+  local state = { model = model:state_dict(), norms = norms, opt = opt:state_dict(), rng = { gb.get_rng_state() } }
   for name, t in pairs(state.model) do state.model[name] = t:clone() end
   opt:zero_grad()
   if share then opt:step() end -- goes on after it was saved
@@ -62,7 +68,8 @@ describe("Sharded", function()
     { "AdamW", "16-mixed" } } do
     it("has the bits of " .. table.concat(case, " in "), function()
       local whole = train(case[1], case[2], 4)
-      expect_same(train(case[1], case[2], 4, true), whole)
+      expect_same(train(case[1], case[2], 4, "parts"), whole)
+      expect_same(train(case[1], case[2], 4, "whole"), whole)
     end)
   end
 
@@ -70,11 +77,50 @@ describe("Sharded", function()
     local half, whole = train("AdamW", "32-true", 2), train("AdamW", "32-true", 2)
     expect_same(half, whole)
     local on = train("AdamW", "32-true", 3, false, half)
-    expect_same(train("AdamW", "32-true", 3, true, train("AdamW", "32-true", 2, true)), on)
+    expect_same(train("AdamW", "32-true", 3, "parts", train("AdamW", "32-true", 2, "parts")), on)
+  end)
+
+  it("brings each process the gradients of its part, and sends half as much", function()
+    local function gradients(share)
+      gb.manual_seed(5)
+      local ddp = nn.parallel.DataParallel(nn.Sequential(nn.Linear(1100, 1000), nn.Tanh(), nn.Linear(1000, 20)))
+      local frozen = nn.Linear(20, 30) -- in the optimizer, and not in what is wrapped
+      local opt = optim.SGD({ ddp.module[1].weight, frozen.weight, ddp.module[1].bias, ddp.module[3].weight },
+        { lr = 1 })
+      if share then optim.Sharded(opt, { gradients = share }) end
+      local x, before = gb.randn(9, 1100), dist.stats().bytes_sent
+      for xs in ddp:shards(x) do ddp(xs):square():mean():backward() end
+      local sent, grads = dist.stats().bytes_sent - before, {}
+      for i, p in ipairs(ddp.module:parameters()) do grads[i] = p.grad:clone() end
+      for xs in ddp:shards(x) do ddp(xs):square():mean():backward() end -- added to what is there
+      grads[#grads + 1] = ddp.module[1].weight.grad * 0.5 -- the same numbers twice
+      frozen.weight.grad = gb.ones(30, 20)
+      return grads, sent, nn.utils.clip_grad_norm_({ frozen.weight, ddp.module[3].weight }, 1),
+        nn.utils.clip_grad_norm_(ddp.module:parameters(), 1, 3)
+    end
+    local whole, all, norm, third = gradients()
+    local parts, sent, same, same_third = gradients("parts")
+    expect(same):to_be(norm)
+    expect(same_third):to_be(third)
+    for i, grad in ipairs(parts) do
+      local mine = size == 1 and whole[i] or gb.where(grad:ne(0), whole[i], grad)
+      expect(grad):to_equal_bits(mine)
+      local sum = dist.all_reduce(grad:clone()) -- each element is on one process, but for the last bias, which is whole
+      if i == 4 then sum = grad end
+      expect(sum):to_equal_bits(whole[i])
+    end
+    expect(parts[5]):to_equal_bits(parts[1])
+    if size == 1 then return end
+    -- Three processes with eight shards climb the tree by four edges, and then each gets its third.
+    local bytes, edges = (1100 * 1000 + 1000 + 20000 + 20) * 4, size == 3 and 4 + 2 / 3 or size - 1
+    local total = dist.all_reduce(gb.tensor({ sent, all }, { dtype = "int64" })):tolist()
+    expect(total[1] < bytes * edges * 1.01 + 4000 * size * size):to_be(true)
+    expect(total[2] > total[1] * (size == 3 and 1.27 or 1.9)):to_be(true)
+    if size ~= 3 then expect(sent < bytes * edges / size * 1.02 + 4000 * size):to_be(true) end
   end)
 
   it("holds a part of the states", function()
-    local layer = nn.Linear(512, 512)
+    local layer = nn.Linear(1024, 1024)
     local opt = optim.Adam(layer:parameters())
     for _, p in ipairs(layer:parameters()) do p.grad = gb.ones(table.unpack(p.shape)) end
     opt:step()
@@ -82,7 +128,7 @@ describe("Sharded", function()
     local before = gb.memory_stats().current.optimizer
     optim.Sharded(opt)
     collectgarbage()
-    if size > 1 then expect(gb.memory_stats().current.optimizer < before // size + 10000):to_be(true) end
+    if size > 1 then expect(gb.memory_stats().current.optimizer < before // size + 2 * 4 * 2 ^ 14):to_be(true) end
     expect(function() if size > 1 then optim.Sharded(opt) else error("already") end end):to_fail("already")
   end)
 
