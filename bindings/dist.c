@@ -361,16 +361,16 @@ static int shards_agree(lua_State *L) {
   return gbl_check_status(L, gb_shards_agree(s, tensors, names, count));
 }
 
-/* shards:begin(parameters, buffers, samples, holds) */
+/* shards:begin(parameters, buffers, samples, holds, odd) */
 static int shards_begin(lua_State *L) {
   gbl_enter(L);
   gb_shards *s = gbl_check_object(L, 1, &shards_type);
   int n_parameters = 0, n_buffers = 0;
   gb_tensor **parameters = gbl_check_tensors(L, 2, "DataParallel:shards", "model", &n_parameters);
   gb_tensor **buffers = gbl_check_tensors(L, 3, "DataParallel:shards", "model", &n_buffers);
-  int64_t samples = gbl_check_integer(L, 4, "DataParallel:shards", "samples");
-  return gbl_check_status(L, gb_shards_begin(s, parameters, n_parameters, buffers, n_buffers, samples,
-                                             lua_toboolean(L, 5)));
+  gb_round round = { .samples = gbl_check_integer(L, 4, "DataParallel:shards", "samples"),
+                     .odd = lua_tointeger(L, 6), .holds = lua_toboolean(L, 5) };
+  return gbl_check_status(L, gb_shards_begin(s, parameters, n_parameters, buffers, n_buffers, &round));
 }
 
 /* shards:next() -> first sample (from 1), samples; nothing at the end of the round */

@@ -209,6 +209,18 @@ function native.part_of(view, n)
 end
 local part_of = native.part_of
 
+-- How many samples the whole batch has that a tensor is a part of, as loaders have given them.
+native.batch_totals = setmetatable({}, { __mode = "k" })
+
+local function note_total(value, total)
+  if gb.is_tensor(value) then native.batch_totals[value] = total
+  elseif type(value) == "table" then
+    for _, inner in next, value do
+      if gb.is_tensor(inner) then native.batch_totals[inner] = total end
+    end
+  end
+end
+
 -- A batch without samples, of one with some.
 local function emptied(batch)
   for i = 1, batch.n do batch[i] = native.cut(batch[i], 1, 0) end
@@ -389,6 +401,9 @@ function native.iterate(mine, device, resume, view)
       for i = 1, batch.n do
         if gb.is_tensor(batch[i]) then batch[i] = batch[i]:to(device) end
       end
+    end
+    if view and view.shards then
+      for i = 1, batch.n do note_total(batch[i], mine.rows) end
     end
     mine.waited, mine.taken = mine.waited + (clock() - started), mine.taken + 1
     return unpack(batch, 1, batch.n)

@@ -35,10 +35,11 @@ enum { CONTROL, LOSSES, INTEGERS, BUFFERS32, BUFFERS64, BUCKETS };
  * above a rank that abandoned the round. */
 enum { NEXT_OFFSET, TAG_SCALER, TAG_UPDATE, UNSTEADY, SPOILED, LEFT, CONTROLS };
 /* What must be the same: each stands twice, as the number and its complement, whose maxima tell whether all agree. */
-enum { SEED, OFFSET, SAMPLES, SHARDS, HOLDS, SAME_COUNT };
+enum { SEED, OFFSET, SAMPLES, PART, SHARDS, HOLDS, SAME_COUNT };
 /* Of LOSSES. */
 enum { LOSS, LOSS_WEIGHT, WIDE };
 
+#define SMALL_BYTES ((size_t)64 << 10)  /* a unit that goes with others in one message */
 #define BUCKET_BYTES ((int64_t)4 << 20) /* of gradients; a larger parameter has a bucket of its own */
 
 /* The leaf that is being filled, and the sum of all; both are the tree's. waits: gradients of a bucket that are not
@@ -106,7 +107,7 @@ struct gb_shards {
   gb_tensor **buffers;
   void **values;                      /* of the buffers when the round began, in their lane's dtype */
   uint64_t *versions;
-  int64_t samples, shard;             /* shard: the one that runs */
+  int64_t samples, odd, shard;        /* shard: the one that runs */
   int64_t work;                       /* since the last look for a stop */
   bool runs;
   uint64_t seed, offset, next_offset; /* of the random stream: at the beginning, and the furthest that a shard came */
@@ -216,7 +217,7 @@ static int bucket_for(gb_shards *s, gb_dtype dtype, bool shared, int64_t count, 
   int *at = &open[2 * shared + (dtype == GB_FLOAT64)];
   int64_t most = BUCKET_BYTES / (int64_t)gb_dtype_bytes(dtype);
   if (*at && s->units[*at].lane.count + count <= most) return *at;
-  s->units[*at = s->n_units++].lane = (gb_lane){ dtype, GB_REDUCE_SUM, 0 };
+  s->units[*at = s->n_units++].lane = (gb_lane){ dtype, GB_REDUCE_SUM, 0, NULL };
   s->units[*at].shared = shared;
   return *at;
 }
@@ -231,11 +232,11 @@ static spot take_place(gb_shards *s, int k, int64_t count) {
 static void lay_out(gb_shards *s) {
   int open[4] = { 0, 0, 0, 0 };
   s->n_units = BUCKETS;
-  s->units[CONTROL].lane = (gb_lane){ GB_INT64, GB_REDUCE_MAX, CONTROLS };
-  s->units[LOSSES].lane = (gb_lane){ GB_FLOAT64, GB_REDUCE_SUM, WIDE };
-  s->units[INTEGERS].lane = (gb_lane){ GB_INT64, GB_REDUCE_MAX, s->n_parameters };
-  s->units[BUFFERS32].lane = (gb_lane){ GB_FLOAT32, GB_REDUCE_SUM, 0 };
-  s->units[BUFFERS64].lane = (gb_lane){ GB_FLOAT64, GB_REDUCE_SUM, 0 };
+  s->units[CONTROL].lane = (gb_lane){ GB_INT64, GB_REDUCE_MAX, CONTROLS, NULL };
+  s->units[LOSSES].lane = (gb_lane){ GB_FLOAT64, GB_REDUCE_SUM, WIDE, NULL };
+  s->units[INTEGERS].lane = (gb_lane){ GB_INT64, GB_REDUCE_MAX, s->n_parameters, NULL };
+  s->units[BUFFERS32].lane = (gb_lane){ GB_FLOAT32, GB_REDUCE_SUM, 0, NULL };
+  s->units[BUFFERS64].lane = (gb_lane){ GB_FLOAT64, GB_REDUCE_SUM, 0, NULL };
   for (int i = s->n_parameters - 1; i >= 0; i--) {
     int64_t count = s->parameters[i]->numel;
     gb_dtype dtype = gb_lane_dtype((gb_dtype)s->parameters[i]->dtype);
@@ -464,20 +465,23 @@ static gb_status take_all(gb_shards *s, gb_tensor *const *parameters, int n_para
 
 /* In the order of SEED, OFFSET, ... */
 static void list_same(const gb_shards *s, int64_t same[SAME_COUNT]) {
-  const int64_t list[SAME_COUNT] = { (int64_t)s->seed, (int64_t)s->offset, s->samples, s->shards, s->holds };
+  const int64_t list[SAME_COUNT] = { (int64_t)s->seed, (int64_t)s->offset, s->samples, s->odd, s->shards,
+                                     s->holds };
   memcpy(same, list, sizeof list);
 }
 
 /* A task: have all ranks brought the same? Where they have not, all know it, and the job stays whole. */
 static gb_status compare_round(gb_task *task) {
   static const char *const names[SAME_COUNT] = { "seed of the random stream", "place in the random stream",
-                                                 "number of samples", "number of shards",
-                                                 "use of no_sync (1: it runs)" };
+                                                 "number of samples",
+                                                 "batch (0: it has the samples of the rank's shards; give what a "
+                                                 "DataLoader with parts = model gave)",
+                                                 "number of shards", "use of no_sync (1: it runs)" };
   gb_shards *s = (gb_shards *)((char *)task - offsetof(gb_shards, first));
   gb_comm *comm = &task->view;
   int64_t mine[SAME_COUNT];
   for (int i = 0; i < SAME_COUNT; i++) mine[i] = s->same[2 * i];
-  GB_TRY(gb_comm_all_reduce(comm, &(gb_lane){ GB_INT64, GB_REDUCE_MAX, 2 * SAME_COUNT }, s->same));
+  GB_TRY(gb_comm_all_reduce(comm, &(gb_lane){ GB_INT64, GB_REDUCE_MAX, 2 * SAME_COUNT, NULL }, s->same));
   for (int i = 0; i < SAME_COUNT; i++) {
     int64_t most = s->same[2 * i], least = ~s->same[2 * i + 1];
     if (most == least) continue;
@@ -520,12 +524,12 @@ static gb_status prepare(gb_shards *s, gb_comm *comm, gb_tensor *const *paramete
 }
 
 gb_status gb_shards_begin(gb_shards *s, gb_tensor *const *parameters, int n_parameters, gb_tensor *const *buffers,
-                          int n_buffers, int64_t samples, bool holds) {
+                          int n_buffers, const gb_round *round) {
   gb_comm *comm = gb_dist_comm(s->context);
   if (s->open)
     return gb_fail(s->context, GB_ESTATE, "DataParallel:shards: the shards of another batch are still being run; end "
                                           "that loop first");
-  if (samples < 1)
+  if (round->samples < 1)
     return gb_fail(s->context, GB_ESHAPE, "DataParallel:shards: the batch has no samples");
   if (comm && comm->size > 1 && s->agreed != comm->serial)
     return gb_fail(s->context, GB_ESTATE, "DataParallel:shards: the model was wrapped before gb.dist.init(); wrap it "
@@ -537,8 +541,9 @@ gb_status gb_shards_begin(gb_shards *s, gb_tensor *const *parameters, int n_para
   if (status != GB_OK) return let_go(s), status;
   gb_get_rng_state(s->context, &s->seed, &s->offset);
   s->next_offset = s->offset;
-  s->samples = samples;
-  s->holds = holds;
+  s->samples = round->samples;
+  s->odd = round->odd;
+  s->holds = round->holds;
   s->shard = s->begin - 1;
   if (!s->held) s->tag = (gb_grad_tag){ 0, 0 }, s->tagged = false;
   s->open = true;
@@ -942,10 +947,27 @@ static gb_status run_bucket(gb_task *task) {
   return u->of->disagrees ? skip_round(task) : sum_unit(u, &task->view);
 }
 
-/* All but the buckets; of a round that holds, what is exchanged at all. */
+/* The units that are not buckets, as many as are exchanged; a round that holds exchanges two. */
+static int others(const gb_shards *s) { return s->holds ? INTEGERS : BUCKETS; }
+
+/* All but the buckets: in one message what is small, and other units by themselves. */
 static gb_status sum_others(gb_shards *s, gb_comm *view) {
-  for (int k = CONTROL; k < (s->holds ? INTEGERS : BUCKETS); k++) GB_TRY(sum_unit(&s->units[k], view));
-  return GB_OK;
+  gb_tree *trees[BUCKETS];
+  unit *small[BUCKETS];
+  void *sums[BUCKETS];
+  int count = 0;
+  gb_status status = GB_OK;
+  for (int k = CONTROL; k < others(s) && status == GB_OK; k++) {
+    unit *u = &s->units[k];
+    if (gb_lane_bytes(&u->lane) > SMALL_BYTES) { status = sum_unit(u, view); continue; }
+    u->tree.comm = view;
+    status = plant_leaf(u, last_shard(s));
+    if (u->lane.count) small[count] = u, trees[count++] = &u->tree;
+  }
+  if (status == GB_OK) status = gb_trees_finish(trees, count, sums);
+  for (int i = 0; i < count && status == GB_OK; i++) small[i]->sum = sums[i];
+  for (int k = CONTROL; k < others(s); k++) s->units[k].tree.comm = s->comm;
+  return status;
 }
 
 static gb_status run_others(gb_task *task) {
@@ -1002,8 +1024,8 @@ static gb_status note_final(void *user, gb_tensor *leaf) {
 
 /* {---- a round that is abandoned ---- */
 
-/* The unit is exchanged with zeros, and word of who left. */
-static gb_status sum_blank(unit *u, gb_comm *view) {
+/* The unit has zeros, and word of who left. */
+static gb_status blank(unit *u, gb_comm *view) {
   gb_shards *s = u->of;
   gb_status status = GB_OK;
   u->tree.comm = view;
@@ -1015,7 +1037,6 @@ static gb_status sum_blank(unit *u, gb_comm *view) {
     if (u == &s->units[CONTROL]) ((int64_t *)u->leaf)[LEFT] = view->rank + 1;
     if (shard < last_shard(s)) status = plant_leaf(u, shard);
   }
-  if (status == GB_OK) return sum_unit(u, view);
   u->tree.comm = s->comm;
   return status;
 }
@@ -1023,9 +1044,12 @@ static gb_status sum_blank(unit *u, gb_comm *view) {
 /* What this rank has not exchanged yet, in the order of the others. */
 static gb_status run_rest(gb_task *task) {
   gb_shards *s = (gb_shards *)((char *)task - offsetof(gb_shards, last));
-  for (int k = s->rest; !s->holds && k < s->n_units; k++) GB_TRY(sum_blank(&s->units[k], &task->view));
-  for (int k = CONTROL; k < (s->holds ? INTEGERS : BUCKETS); k++) GB_TRY(sum_blank(&s->units[k], &task->view));
-  return GB_OK;
+  for (int k = s->rest; !s->holds && k < s->n_units; k++) {
+    GB_TRY(blank(&s->units[k], &task->view));
+    GB_TRY(sum_unit(&s->units[k], &task->view));
+  }
+  for (int k = CONTROL; k < others(s); k++) GB_TRY(blank(&s->units[k], &task->view));
+  return sum_others(s, &task->view);
 }
 
 /* The others come to the end of their round, where they learn of it; nobody waits for them here. */

@@ -29,10 +29,13 @@ void gb_shards_free(gb_shards *s); /* NULL is fine */
  * of the random stream. A rank that has others is named. */
 gb_status gb_shards_agree(gb_shards *s, gb_tensor *const *tensors, const char *const *names, int count);
 
-/* Begin a round. What it changes is retained until it ends. holds: its gradients and buffers stay with the shards, to
- * which the next round adds its own; only what ranks must agree on, and losses, are exchanged. */
+/* samples: of the whole batch. holds: the round's gradients and buffers stay with the shards, to which the next round
+ * adds its own; only what ranks must agree on, and losses, are exchanged. odd: 0, or 1 above this rank, where it was
+ * given another number of samples than its shards have: then all ranks are told. */
+typedef struct gb_round { int64_t samples, odd; bool holds; } gb_round;
+/* Begin a round. What it changes is retained until it ends. */
 gb_status gb_shards_begin(gb_shards *s, gb_tensor *const *parameters, int n_parameters, gb_tensor *const *buffers,
-                          int n_buffers, int64_t samples, bool holds);
+                          int n_buffers, const gb_round *round);
 /* The shard before has run; the samples of the next one of this rank, from 0. count 0: the round has ended. */
 gb_status gb_shards_next(gb_shards *s, int64_t *first, int64_t *count);
 /* End a round that cannot be finished: the random stream, buffers and earlier gradients are what they were, and what

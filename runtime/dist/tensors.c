@@ -184,7 +184,7 @@ static void fill(gb_handle *h, gb_comm *comm, const gb_dist_call *call) {
   *h = (gb_handle){ .context = comm->context, .comm = comm, .call = *call, .rank = comm->rank,
                     .size = comm->size };
   h->lane = (gb_lane){ calls[call->kind].widens ? gb_lane_dtype(dtype) : dtype, reductions[call->op],
-                       call->tensor->numel };
+                       call->tensor->numel, NULL };
 }
 
 /* Room for new tensors, and the message. */

@@ -26,7 +26,22 @@ LOOP(max_f64, double, FLOAT_MAXIMUM)
 LOOP(max_i64, int64_t, MAXIMUM)
 LOOP(or_i64, int64_t, EITHER)
 
+/* Lanes one after another in memory, each from a multiple of 8 bytes on. */
+struct gb_mix { int count; gb_lane lanes[GB_MIX_MOST]; };
+
+static size_t room_of(const gb_lane *lane) { return (gb_lane_bytes(lane) + 7) / 8 * 8; }
+
+static void reduce_mix(const gb_lane *lane, char *left, const char *right) {
+  for (int i = 0; i < lane->mix->count; i++) {
+    const gb_lane *one = &lane->mix->lanes[i];
+    gb_reduce_into(one, left, right, one->count);
+    left += room_of(one);
+    right += room_of(one);
+  }
+}
+
 void gb_reduce_into(const gb_lane *lane, void *left, const void *right, int64_t count) {
+  if (lane->mix) { reduce_mix(lane, left, right); return; }
   typedef void (*loop)(void *, const void *, int64_t);
   static const loop loops[3][3] = { { sum_f32, sum_f64, sum_i64 }, { max_f32, max_f64, max_i64 },
                                     { or_i64, or_i64, or_i64 } };
@@ -38,9 +53,10 @@ void gb_reduce_into(const gb_lane *lane, void *left, const void *right, int64_t 
 static gb_status add_up(gb_context *context, gb_comm *comm, const gb_lane *lane, void *left, const void *right,
                         int64_t count) {
   size_t each = gb_dtype_bytes(lane->dtype);
-  for (int64_t first = 0; first < count; first += GB_PIECE) {
+  int64_t piece = lane->mix ? count : GB_PIECE;
+  for (int64_t first = 0; first < count; first += piece) {
     size_t skip = (size_t)first * each;
-    int64_t some = count - first < GB_PIECE ? count - first : GB_PIECE;
+    int64_t some = count - first < piece ? count - first : piece;
     GB_TRY(comm ? gb_comm_poll(comm) : gb_poll(context));
     gb_reduce_into(lane, (char *)left + skip, (const char *)right + skip, some);
   }
@@ -232,6 +248,23 @@ static bool is_even(const gb_tree *tree) {
       tree->leaves >= comm->size;
 }
 
+enum { SMALL = 4096 };                /* bytes */
+
+/* Partners give each other all that they have: half as many messages as halving and doubling. */
+static gb_status swap_whole(gb_comm *comm, const gb_lane *lane, void *data, void *spare) {
+  size_t bytes = gb_lane_bytes(lane);
+  for (int step = 1; step < comm->size; step *= 2) {
+    int partner = comm->rank ^ step;
+    GB_TRY(gb_comm_swap(comm, GB_TAG_REDUCE, partner, data, bytes, partner, spare, bytes));
+    if (!(comm->rank & step)) GB_TRY(add_up(comm->context, comm, lane, data, spare, lane->count));
+    else { /* the partner's node is the left one */
+      GB_TRY(add_up(comm->context, comm, lane, spare, data, lane->count));
+      memcpy(data, spare, bytes);
+    }
+  }
+  return GB_OK;
+}
+
 gb_status gb_tree_finish(gb_tree *tree, void **sum) {
   gb_comm *comm = tree->comm;
   if (!is_even(tree)) {
@@ -244,10 +277,63 @@ gb_status gb_tree_finish(gb_tree *tree, void **sum) {
   int rounds = 0;
   void *spare = gb_tree_leaf(tree);
   if (!spare) return GB_EMEMORY;
-  gb_status status = halve(comm, &tree->lane, &c, tree->nodes[0].data, spare, spans, &rounds);
-  if (status == GB_OK) status = join_halves(comm, &tree->lane, &c, tree->nodes[0].data, spans, rounds);
+  bool whole = tree->lane.mix || gb_lane_bytes(&tree->lane) <= SMALL;
+  gb_status status = whole ? swap_whole(comm, &tree->lane, tree->nodes[0].data, spare)
+                           : halve(comm, &tree->lane, &c, tree->nodes[0].data, spare, spans, &rounds);
+  if (status == GB_OK && !whole) status = join_halves(comm, &tree->lane, &c, tree->nodes[0].data, spans, rounds);
   tree->spare[tree->spares++] = spare;
   *sum = tree->nodes[0].data;
+  return status;
+}
+
+/* ====} */
+
+/* {==== Several trees at once ==== */
+
+/* The nodes at place i, side by side, or a sum back to where it came from. */
+static void pack(gb_tree *const trees[], int count, int i, char *packed, bool back) {
+  for (int k = 0; k < count; k++) {
+    size_t bytes = gb_lane_bytes(&trees[k]->lane);
+    memcpy(back ? trees[k]->nodes[i].data : packed, back ? packed : trees[k]->nodes[i].data, bytes);
+    packed += room_of(&trees[k]->lane);
+  }
+}
+
+/* A rank that gave all of its nodes away has memory for the sum. */
+static gb_status need_root(gb_tree *tree) {
+  if (tree->count) return GB_OK;
+  tree->nodes[0] = (gb_tree_node){ 0, 0, gb_tree_leaf(tree) };
+  tree->count = tree->nodes[0].data != NULL;
+  return tree->count ? GB_OK : GB_EMEMORY;
+}
+
+static gb_status finish_mix(gb_tree *all, gb_tree *const trees[], int count) {
+  void *sum;
+  for (int i = 0; i < trees[0]->count; i++) {
+    gb_tree_node node = trees[0]->nodes[i];
+    node.data = gb_tree_leaf(all);
+    if (!node.data) return GB_EMEMORY;
+    pack(trees, count, i, node.data, false);
+    all->nodes[all->count++] = node;
+  }
+  GB_TRY(gb_tree_finish(all, &sum));
+  for (int k = 0; k < count; k++) GB_TRY(need_root(trees[k]));
+  pack(trees, count, 0, sum, true);
+  return GB_OK;
+}
+
+gb_status gb_trees_finish(gb_tree *const trees[], int count, void *sums[]) {
+  struct gb_mix mix = { .count = count };
+  gb_lane lane = { GB_UINT8, GB_REDUCE_SUM, 0, &mix };
+  gb_tree all;
+  for (int k = 0; k < count; k++) {
+    mix.lanes[k] = trees[k]->lane;
+    lane.count += (int64_t)room_of(&trees[k]->lane);
+  }
+  gb_tree_begin(&all, trees[0]->context, trees[0]->comm, &lane, trees[0]->leaves);
+  gb_status status = finish_mix(&all, trees, count);
+  for (int k = 0; k < count && status == GB_OK; k++) sums[k] = trees[k]->nodes[0].data;
+  gb_tree_free(&all);
   return status;
 }
 

@@ -4,7 +4,8 @@
  * many as there are: its left child plus its right child, in this order, without fused multiplications. The ranks own
  * runs of leaves, in order. So one process that owns all, and eight that own one each, add the same pairs of numbers.
  * Processes exchange nothing but sums of nodes: by recursive halving with the nearest partner first, and doubling back,
- * where each rank owns one node of one level; else up the tree to rank 0, and back by a broadcast. */
+ * where each rank owns one node of one level, or whole, in half as many messages, where they are small; else up the
+ * tree to rank 0, and back by a broadcast. */
 #ifndef GB_DIST_TREE_H
 #define GB_DIST_TREE_H
 
@@ -14,7 +15,12 @@ typedef enum gb_reduction { GB_REDUCE_SUM, GB_REDUCE_MAX, GB_REDUCE_OR } gb_redu
 
 /* Numbers of one kind that are reduced together. GB_FLOAT32, GB_FLOAT64 or GB_INT64. A maximum is NaN where a number
  * is; OR is of int64 alone. */
-typedef struct gb_lane { gb_dtype dtype; gb_reduction reduction; int64_t count; } gb_lane;
+typedef struct gb_lane {
+  gb_dtype dtype;
+  gb_reduction reduction;
+  int64_t count;
+  const struct gb_mix *mix;           /* the bytes of several lanes, of which each has its own reduction; else NULL */
+} gb_lane;
 static inline size_t gb_lane_bytes(const gb_lane *lane) { return (size_t)lane->count * gb_dtype_bytes(lane->dtype); }
 
 /* left = left with right, of `count` numbers. */
@@ -46,6 +52,9 @@ void *gb_tree_leaf(gb_tree *tree);
 gb_status gb_tree_add(gb_tree *tree, int64_t leaf, void *data);
 /* Every rank has added its leaves, at least one each: *sum is the root, the same on all; it belongs to the tree. */
 gb_status gb_tree_finish(gb_tree *tree, void **sum);
+/* As gb_tree_finish for several trees over the same leaves, in one exchange: sums[i] is that of trees[i]. */
+enum { GB_MIX_MOST = 8 };
+gb_status gb_trees_finish(gb_tree *const trees[], int count, void *sums[]);
 /* As gb_tree_finish, but a rank gets the sums of its own pieces alone, which make up the lane in order; *sum is 0
  * elsewhere. So less than half as many bytes are exchanged. */
 typedef struct gb_piece { int64_t count; int owner; } gb_piece;

@@ -106,6 +106,33 @@ static void sum_pieces(rank_job *job) {
   free(want);
 }
 
+/* Three trees of different lanes, summed up together. */
+static void sum_together(rank_job *job) {
+  sum_case cases[3];
+  gb_tree trees[3], *list[3];
+  void *sums[3];
+  int64_t end;
+  for (int k = 0; k < 3; k++) {
+    cases[k] = *(const sum_case *)job->what;
+    cases[k].key += 50000 * (uint64_t)k;
+    if (k) cases[k].lane = (gb_lane){ k == 1 ? GB_FLOAT32 : GB_INT64, k == 1 ? GB_REDUCE_SUM : GB_REDUCE_MAX, 5, NULL };
+    gb_tree_begin(list[k] = &trees[k], job->context, job->comm, &cases[k].lane, cases[k].leaves);
+    end = gb_tree_first(cases[k].leaves, job->size, job->rank + 1);
+    for (int64_t leaf = gb_tree_first(cases[k].leaves, job->size, job->rank); leaf < end; leaf++) {
+      void *data = gb_tree_leaf(&trees[k]);
+      fill_leaf(&cases[k], leaf, data);
+      EXPECT(job, gb_tree_add(&trees[k], leaf, data) == GB_OK);
+    }
+  }
+  EXPECT(job, gb_trees_finish(list, 3, sums) == GB_OK);
+  for (int k = 0; k < 3; k++) {
+    void *want = expected_sum(&cases[k]);
+    EXPECT(job, !memcmp(sums[k], want, gb_lane_bytes(&cases[k].lane)));
+    gb_tree_free(&trees[k]);
+    free(want);
+  }
+}
+
 /* The same where each rank is a leaf: everything, and each rank's part. */
 static void sum_ranks(rank_job *job) {
   sum_case c = *(const sum_case *)job->what;
@@ -130,9 +157,9 @@ static void test_sums(int cases) {
     c.leaves = i % 2 ? (int64_t)8 << pick(2, i, 4) : size + pick(2, i, 40);
     int kind = (int)pick(3, i, 3);
     c.lane = (gb_lane){ dtypes[kind], pick(4, i, 4) ? GB_REDUCE_SUM : kind == 2 ? GB_REDUCE_OR : GB_REDUCE_MAX,
-                        pick(5, i, i % 50 ? 70 : 20000) };
+                        pick(5, i, i % 50 ? 70 : 20000), NULL };
     int bad = run_ranks(contexts, size, 60, sum_leaves, &c) + run_ranks(contexts, size, 60, sum_ranks, &c) +
-        run_ranks(contexts, size, 60, sum_pieces, &c);
+        run_ranks(contexts, size, 60, sum_pieces, &c) + run_ranks(contexts, size, 60, sum_together, &c);
     if (bad) fprintf(stderr, "case %d: %d ranks, %lld leaves, %lld of %s\n", i, size, (long long)c.leaves,
                      (long long)c.lane.count, gb_dtype_name(c.lane.dtype));
     good += !bad;
@@ -143,7 +170,7 @@ static void test_sums(int cases) {
 /* A NaN stays one, whichever side it is on. */
 static void test_maximum(void) {
   float left[] = { 1, NAN, 1, -0.0f }, right[] = { NAN, 1, 2, -INFINITY };
-  gb_reduce_into(&(gb_lane){ GB_FLOAT32, GB_REDUCE_MAX, 4 }, left, right, 4);
+  gb_reduce_into(&(gb_lane){ GB_FLOAT32, GB_REDUCE_MAX, 4, NULL }, left, right, 4);
   CHECK(isnan(left[0]) && isnan(left[1]) && left[2] == 2 && left[3] == 0);
 }
 
@@ -195,7 +222,7 @@ static void leave(rank_job *job) {
 /* Two ranks with tensors of different sizes. */
 static void disagree(rank_job *job) {
   float data[8] = { 0 };
-  gb_lane lane = { GB_FLOAT32, GB_REDUCE_SUM, job->rank ? 8 : 4 };
+  gb_lane lane = { GB_FLOAT32, GB_REDUCE_SUM, job->rank ? 8 : 4, NULL };
   gb_status status = gb_comm_all_reduce(job->comm, &lane, data);
   EXPECT(job, status == GB_EIO && strstr(gb_error(job->context), "bytes"));
 }
@@ -235,11 +262,12 @@ static void test_stop(void) {
   CHECK(gb_shards_new(context, &(gb_shards_options){ 2 * GB_SHARDS_MOST, true, false }, &s) == GB_EINVAL && !s);
   CHECK(gb_shards_new(context, &(gb_shards_options){ GB_SHARDS_MOST, true, false }, &s) == GB_OK);
   gb_tensor *parameter = new_parameter(context, 1 << 15);
-  CHECK(gb_shards_begin(s, &parameter, 1, NULL, 0, 1, false) == GB_OK);
+  const gb_round round = { .samples = 1 };
+  CHECK(gb_shards_begin(s, &parameter, 1, NULL, 0, &round) == GB_OK);
   gb_interrupt(context);
   CHECK(gb_shards_next(s, &first, &count) == GB_EINTERRUPT && count == 0);
   gb_interrupt_clear(context);
-  CHECK(gb_shards_begin(s, &parameter, 1, NULL, 0, 1, false) == GB_OK); /* the next round works as ever */
+  CHECK(gb_shards_begin(s, &parameter, 1, NULL, 0, &round) == GB_OK); /* the next round works as ever */
   CHECK(gb_shards_next(s, &first, &count) == GB_OK && first == 0 && count == 1);
   CHECK(gb_shards_next(s, &first, &count) == GB_OK && count == 0);
   gb_shards_free(s);
@@ -249,7 +277,7 @@ static void test_stop(void) {
 /* A long sum looks for a stop before each piece. */
 static void test_stopped_sum(void) {
   float left[2] = { 1, 2 }, right[2] = { 3, 4 };
-  gb_lane lane = { GB_FLOAT32, GB_REDUCE_SUM, 2 };
+  gb_lane lane = { GB_FLOAT32, GB_REDUCE_SUM, 2, NULL };
   gb_interrupt(contexts[0]);
   CHECK(gb_reduce_in_pieces(contexts[0], &lane, left, right, 2) == GB_EINTERRUPT && left[0] == 1);
   gb_interrupt_clear(contexts[0]);
@@ -264,19 +292,20 @@ static void test_counted_shards(void) {
   gb_context *context = contexts[0];
   gb_shards *s = NULL;
   int64_t count = 1 << 14, first = 0, samples = 0, bytes = count * 4;
+  const gb_round round = { .samples = 1 };
   context->budget.limit = (size_t)1 << 30;
   size_t before = context->budget.used;
   gb_tensor *parameter = new_parameter(context, count);
   gb_tensor *buffer = new_noise(context, GB_FLOAT32, 1, &count, 6);
   CHECK(gb_shards_new(context, &(gb_shards_options){ 8, true, false }, &s) == GB_OK);
   leave_room(context, (size_t)bytes / 2);
-  CHECK(gb_shards_begin(s, &parameter, 1, &buffer, 1, 1, false) == GB_EMEMORY); /* the buffer's values */
+  CHECK(gb_shards_begin(s, &parameter, 1, &buffer, 1, &round) == GB_EMEMORY); /* the buffer's values */
   leave_room(context, (size_t)bytes * 2);
-  CHECK(gb_shards_begin(s, &parameter, 1, &buffer, 1, 1, false) == GB_OK);
+  CHECK(gb_shards_begin(s, &parameter, 1, &buffer, 1, &round) == GB_OK);
   CHECK(gb_shards_next(s, &first, &samples) == GB_EMEMORY); /* a leaf of a gradient and a buffer's change */
   context->budget.limit = (size_t)1 << 30;
   size_t used = context->budget.used;
-  CHECK(gb_shards_begin(s, &parameter, 1, &buffer, 1, 1, false) == GB_OK);
+  CHECK(gb_shards_begin(s, &parameter, 1, &buffer, 1, &round) == GB_OK);
   CHECK(gb_shards_next(s, &first, &samples) == GB_OK && samples == 1);
   CHECK(context->budget.used > used + (size_t)bytes * 6); /* three leaves of two, at least */
   CHECK(gb_shards_next(s, &first, &samples) == GB_OK && samples == 0);
@@ -290,7 +319,7 @@ static void test_counted_shards(void) {
 /* What collectives copy counts: a rank without room for it says so. Each is the first call of its job. */
 static void crowded(rank_job *job) {
   static float data[RANKS_MOST][512], out[RANKS_MOST][512];
-  gb_lane lane = { GB_FLOAT32, GB_REDUCE_SUM, 512 };
+  gb_lane lane = { GB_FLOAT32, GB_REDUCE_SUM, 512, NULL };
   int64_t count = 512;
   gb_tensor *t = NULL;
   const char *what = job->what;
@@ -310,7 +339,7 @@ static void leave_early(rank_job *job) {
   int64_t first, count;
   EXPECT(job, gb_shards_new(job->context, &(gb_shards_options){ 8, true, false }, &s) == GB_OK);
   EXPECT(job, gb_shards_agree(s, NULL, NULL, 0) == GB_OK);
-  EXPECT(job, gb_shards_begin(s, NULL, 0, NULL, 0, 8, false) == GB_OK);
+  EXPECT(job, gb_shards_begin(s, NULL, 0, NULL, 0, &(gb_round){ .samples = 8 }) == GB_OK);
   EXPECT(job, gb_shards_next(s, &first, &count) == GB_OK && count == 1);
   gb_dist_finalize(job->context, true);
   EXPECT(job, gb_shards_next(s, &first, &count) == GB_ESTATE && strstr(gb_error(job->context), "the job was left"));
@@ -327,7 +356,7 @@ static void abandon(rank_job *job) {
   EXPECT(job, gb_tensor_set_requires_grad(parameter, true) == GB_OK);
   EXPECT(job, gb_shards_new(job->context, &(gb_shards_options){ 2, true, false }, &s) == GB_OK);
   EXPECT(job, gb_shards_agree(s, NULL, NULL, 0) == GB_OK);
-  EXPECT(job, gb_shards_begin(s, &parameter, 1, NULL, 0, 8, false) == GB_OK);
+  EXPECT(job, gb_shards_begin(s, &parameter, 1, NULL, 0, &(gb_round){ .samples = 8 }) == GB_OK);
   EXPECT(job, gb_shards_next(s, &first, &count) == GB_OK && count == 4);
   if (job->rank == 1) gb_shards_abandon(s);
   else EXPECT(job, gb_shards_next(s, &first, &count) == GB_ESTATE);
@@ -354,7 +383,7 @@ static void join_again(rank_job *job) {
     gb_local_transport(worlds[i], job->rank, &transport);
     gb_dist_give(job->context, &transport);
     EXPECT(job, gb_dist_init(job->context, &launch) == GB_OK);
-    EXPECT(job, gb_shards_begin(s, NULL, 0, NULL, 0, 8, false) == GB_ESTATE);
+    EXPECT(job, gb_shards_begin(s, NULL, 0, NULL, 0, &(gb_round){ .samples = 8 }) == GB_ESTATE);
     gb_shards_abandon(s);
     gb_shards_free(s);
   }

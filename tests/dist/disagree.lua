@@ -35,6 +35,20 @@ describe("a job", function()
     end):to_fail("do not agree on the use of no_sync")
     run(ddp, 16)
   end)
+  it("exchanges few messages", function()
+    local model = nn.parallel.DataParallel(nn.Sequential(nn.Linear(2, 9), nn.BatchNorm1d(9), nn.Linear(9, 2)))
+    local set = gb.data.TensorDataset(gb.ones(96, 2))
+    local loader = gb.data.DataLoader(set, { batch_size = 32, seed = 1, parts = model })
+    for x in loader:iter() do
+      local before = dist.stats()
+      model:backward(function(part) return model(part):sum() end, x)
+      local after = dist.stats()
+      -- What ranks must have alike, gradients, and all else: to each partner one message.
+      local partners = ({ [2] = 1, [4] = 2, [8] = 3 })[size]
+      if partners then expect(after.messages_sent - before.messages_sent):to_be(3 * partners) end
+      expect(after.bytes_sent - before.bytes_sent < 10000):to_be(true)
+    end
+  end)
   it("exchanges gradients while backward goes on only where the body leaves them alone", function()
     local function twice(ddp, n)
       for xs in ddp:shards(gb.ones(n, 2)) do

@@ -67,6 +67,16 @@ describe("a loader with parts", function()
     data.DataLoader(native_set, { parts = other })
     expect(function() other:shards(gb.ones(16 + dist.rank() * 8, 1)) end):to_fail("and its part is")
     dist.barrier()
+    if dist.world_size() ~= 3 then return end
+    -- Three ranks have 2, 3 and 3 of eight shards, and 1, 1 and 2 of four: the batch is right for rank 0 alone.
+    local source = data.DataLoader(native_set, { batch_size = 8, parts = nn.parallel.DataParallel(nn.Linear(1, 1)) })
+    local coarse = nn.parallel.DataParallel(nn.Linear(1, 1), { shards = 4 })
+    data.DataLoader(native_set, { parts = coarse })
+    for rows in source:iter() do
+      expect(function() for xs in coarse:shards(rows) do coarse(xs):sum():backward() end end)
+        :to_fail("do not agree on the batch")
+    end
+    dist.barrier()
   end)
 end)
 

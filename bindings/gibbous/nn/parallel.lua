@@ -71,10 +71,8 @@ function native.parts_for(model)
   return mine.view
 end
 
--- How many samples the whole batch has of which this process was given so many, and how many of them come before.
-local function whole_batch(mine, rows)
-  local view = mine.view
-  if not view or view.size == 1 then return rows, 0 end
+-- The ranks tell each other how many samples each was given.
+local function add_rows(view, rows)
   local all, total = gb.dist.all_gather_object(rows), 0
   for i = 1, #all do total = total + all[i] end
   for i = 1, #all do
@@ -84,7 +82,18 @@ local function whole_batch(mine, rows)
         a DataLoader with parts = model gave", i - 1, all[i], total, part))
     end
   end
-  return total, (native.part_of(view, total))
+  return total
+end
+
+-- How many samples the whole batch has of which this process was given so many, how many of them come before, and, if
+-- its shards take another number, which only this process may know, a number of its own above 0.
+local function whole_batch(mine, batch, rows)
+  local view, total = mine.view, nil
+  if not view or view.size == 1 then return rows, 0, 0 end
+  each(batch, function(t) total = total or native.batch_totals[t] end)
+  total = total or add_rows(view, rows) -- a batch that the recipe made of what its loader gave
+  local before, part = native.part_of(view, total)
+  return total, before, part == rows and 0 or 1 + view.rank
 end
 
 -- ====}
@@ -93,13 +102,14 @@ end
 local function guard_of(state) return setmetatable({}, { __close = function() state:abandon() end }) end
 
 -- A round over the shards of this process that have samples: the first of each among all samples, from 1, and how many.
-function native.round(self, samples)
+-- odd: see whole_batch.
+function native.round(self, samples, odd)
   local state, mine = state_of(self)
   if mine.syncs and samples < world_size() then
     fail(format("DataParallel:shards: %d samples for %d processes: those without one would not run SyncBatchNorm, for \z
       which the others wait; drop such a batch", samples, world_size()))
   end
-  state:begin(Module.parameters(self.module), Module.buffers(self.module), samples, mine.holds)
+  state:begin(Module.parameters(self.module), Module.buffers(self.module), samples, mine.holds, odd or 0)
   return function() return state:next() end, nil, nil, guard_of(state)
 end
 
@@ -113,8 +123,9 @@ DataParallel.shards = define("DataParallel:shards(batch...: any) -> function: Ru
   ddp(part):sum():backward() end", "strict", function(self, ...)
   local _, mine = state_of(self)
   local batch = pack(...)
-  local samples, before = whole_batch(mine, samples_of(batch, "DataParallel:shards"))
-  local next_shard, _, _, guard = native.round(self, samples)
+  local samples, before, odd = whole_batch(mine, batch, samples_of(batch, "DataParallel:shards"))
+  local next_shard, _, _, guard = native.round(self, samples, odd)
+  while odd > 0 and next_shard() do end -- all ranks are told
   return function()
     local first, count = next_shard()
     if not first then return nil end
