@@ -361,7 +361,7 @@ static int shards_agree(lua_State *L) {
   return gbl_check_status(L, gb_shards_agree(s, tensors, names, count));
 }
 
-/* shards:begin(parameters, buffers, samples, holds, odd) */
+/* shards:begin(parameters, buffers, samples, holds, odd, note?) */
 static int shards_begin(lua_State *L) {
   gbl_enter(L);
   gb_shards *s = gbl_check_object(L, 1, &shards_type);
@@ -370,6 +370,11 @@ static int shards_begin(lua_State *L) {
   gb_tensor **buffers = gbl_check_tensors(L, 3, "DataParallel:shards", "model", &n_buffers);
   gb_round round = { .samples = gbl_check_integer(L, 4, "DataParallel:shards", "samples"),
                      .odd = lua_tointeger(L, 6), .holds = lua_toboolean(L, 5) };
+  for (int i = 0; i < GB_ROUND_LOADER && lua_istable(L, 7); i++) {
+    lua_rawgeti(L, 7, i + 1);
+    round.loader[i] = lua_tointeger(L, -1);
+    lua_pop(L, 1);
+  }
   return gbl_check_status(L, gb_shards_begin(s, parameters, n_parameters, buffers, n_buffers, &round));
 }
 

@@ -209,14 +209,34 @@ function native.part_of(view, n)
 end
 local part_of = native.part_of
 
--- How many samples the whole batch has that a tensor is a part of, as loaders have given them.
-native.batch_totals = setmetatable({}, { __mode = "k" })
+-- Of which batch a tensor is a part, as loaders have given them: total, its samples, and what must be the same on all
+-- ranks (runtime/dist/shards.h): seed, samples of the dataset, batch size, place, and a number made of the order.
+native.batch_notes = setmetatable({}, { __mode = "k" })
 
-local function note_total(value, total)
-  if gb.is_tensor(value) then native.batch_totals[value] = total
-  elseif type(value) == "table" then
-    for _, inner in next, value do
-      if gb.is_tensor(inner) then native.batch_totals[inner] = total end
+-- A number that tells orders of samples apart (FNV-1a).
+local function digest_of(order)
+  local hash = 0xCBF29CE484222325
+  for i = 1, order and #order or 0 do
+    local at = order[i]
+    if type(at) == "table" then at = digest_of(at) end
+    hash = (hash ~ (math_type(at) == "integer" and at or 0)) * 0x100000001B3
+  end
+  return hash
+end
+
+local function note_batch(mine, batch)
+  local place = mine.epoch << 32 | mine.batch
+  if mine.digest_epoch ~= mine.epoch or mine.digested ~= mine.order then
+    mine.digest, mine.digest_epoch, mine.digested = digest_of(mine.order), mine.epoch, mine.order
+  end
+  local note = { total = mine.rows, mine.seed, count_of(mine), mine.batch_size, place, mine.digest }
+  for i = 1, batch.n do
+    local value = batch[i]
+    if gb.is_tensor(value) then native.batch_notes[value] = note
+    elseif type(value) == "table" then
+      for _, inner in next, value do
+        if gb.is_tensor(inner) then native.batch_notes[inner] = note end
+      end
     end
   end
 end
@@ -402,9 +422,7 @@ function native.iterate(mine, device, resume, view)
         if gb.is_tensor(batch[i]) then batch[i] = batch[i]:to(device) end
       end
     end
-    if view and view.shards then
-      for i = 1, batch.n do note_total(batch[i], mine.rows) end
-    end
+    if view and view.shards then note_batch(mine, batch) end
     mine.waited, mine.taken = mine.waited + (clock() - started), mine.taken + 1
     return unpack(batch, 1, batch.n)
   end

@@ -186,7 +186,7 @@ function trainer.accumulate_shards(mine, group)
   for k, batch in ipairs(group) do
     trainer.tell(mine, "batch", batch)
     local at = 0
-    for _ in native.round(mine.ddp, batch.total) do
+    for _ in native.round(mine.ddp, batch.total, 0, native.note_of(batch)) do
       at = at + 1
       local piece = batch.pieces[at]
       local state = run_piece(mine, batch, piece, total)

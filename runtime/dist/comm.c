@@ -53,7 +53,13 @@ void gb_comm_close(gb_comm *comm, bool clean) {
   if (!clean) atomic_store(&comm->leaving, true);
   gb_progress_end(comm);
   clean = clean && !comm->broken;
-  if (clean && comm->size > 1) (void)gb_comm_barrier(comm);
+  if (clean && comm->size > 1) {
+    gb_pulse_lock(comm->pulse);
+    gb_pulse_say_farewell(comm->pulse);
+    gb_pulse_unlock(comm->pulse);
+    comm->closing = true;
+    (void)gb_comm_barrier(comm);
+  }
   clean = clean && !comm->broken;
   tell_friends(comm);
   gb_pulse_end(comm->pulse);
@@ -330,6 +336,31 @@ static gb_status check_pulse(gb_comm *comm) {
                       operation_of(comm), rank, silent, job->rank, (long long)step_of(comm));
 }
 
+/* The first rank of whom something is waited for, and who has said farewell; -1: none. */
+static int find_leaver(gb_comm *comm, const gb_post *posts, int count) {
+  gb_comm *job = comm->job;
+  int found = -1;
+  if (job->closing) return -1;
+  gb_pulse_lock(job->pulse);
+  for (int i = 0; i < count && found < 0; i++)
+    if (posts[i].message && gb_pulse_has_left(job->pulse, in_job(comm, posts[i].peer))) found = i;
+  gb_pulse_unlock(job->pulse);
+  return found < 0 ? -1 : in_job(comm, posts[found].peer);
+}
+
+/* What it sent before it left may still be on its way: for a second. *since: when it was first found to have left; 0:
+ * not yet. */
+static gb_status check_leavers(gb_comm *comm, const gb_post *posts, int count, double now, double *since) {
+  int rank = find_leaver(comm, posts, count);
+  if (rank < 0) return GB_OK;
+  if (*since == 0) *since = now;
+  if (now - *since < 1) return GB_OK;
+  return gb_comm_fail(comm, GB_EIO, "%s: rank %d has left the job, by the end of its recipe or gb.dist.finalize() "
+                                    "(rank %d waits at step %lld); every rank must make the same calls, also after an "
+                                    "error that one of them caught", operation_of(comm), rank, comm->job->rank,
+                      (long long)step_of(comm));
+}
+
 static gb_status too_long(gb_comm *comm, const gb_post *posts, int count) {
   int i = 0;
   while (i < count - 1 && !posts[i].message) i++;
@@ -343,7 +374,7 @@ gb_status gb_comm_wait(gb_comm *comm, gb_post *posts, int count) {
   gb_comm *job = comm->job;
   gb_status status = GB_OK;
   int left = 0;
-  double until = 0;
+  double until = 0, left_since = 0;
   for (int turn = 0;; turn++) {
     gb_pulse_lock(job->pulse);
     status = look(comm, posts, count, &left);
@@ -353,6 +384,7 @@ gb_status gb_comm_wait(gb_comm *comm, gb_post *posts, int count) {
     if (turn % 64) continue;
     if ((status = gb_comm_poll(comm)) != GB_OK || (status = check_pulse(comm)) != GB_OK) break;
     double now = seconds();
+    if ((status = check_leavers(comm, posts, count, now, &left_since)) != GB_OK) break;
     if (turn == 0) until = now + comm->timeout;
     else if (now > until) { status = too_long(comm, posts, count); break; }
   }

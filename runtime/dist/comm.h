@@ -46,6 +46,7 @@ typedef struct gb_comm {
   uint64_t serial;                    /* from 1, of no other job of the process: a later one may get the same memory */
   gb_transport transport;             /* a job of one has none: its functions are NULL */
   atomic_bool broken, leaving;        /* leaving: tasks need not be waited for */
+  bool closing;                       /* all wait for all at the end of the job */
   gb_pulse *pulse;                    /* the heartbeat; NULL in a job of one */
   gb_progress *progress[GB_QUEUES];   /* the threads of tasks; NULL: there were none */
   gb_traffic traffic;                 /* under the lock of the heartbeat */

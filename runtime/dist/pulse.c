@@ -10,7 +10,9 @@ enum { SILENT_MOST = 7 };             /* beats that may be missed: with BEAT, a 
 #define BEAT 200000000L               /* nanoseconds */
 
 /* One other rank: the messages to it and from it that are under way, and how many beats it has been silent. */
-typedef struct ear { void *out, *in; char said, heard; int silent; } ear;
+typedef struct ear { void *out, *in; char said, heard, word; int silent; } ear;
+
+enum { ALIVE, FAREWELL };            /* what a beat says */
 
 struct gb_pulse {
   gb_transport *transport;
@@ -18,6 +20,7 @@ struct gb_pulse {
   pthread_mutex_t lock;
   pthread_cond_t ending;
   bool ends;
+  char word;                          /* what the next beats say */
   ear ears[];
 };
 
@@ -35,10 +38,11 @@ static void listen_to(gb_pulse *pulse, int rank) {
   while (done) {
     if (!e->in && t->post(t, false, rank, GB_PULSE_TAG, &e->heard, 1, &e->in) != GB_OK) return;
     if (t->test(t, e->in, &bytes, &done) != GB_OK) { e->in = NULL; return; }
-    if (done) e->in = NULL, e->silent = 0;
+    if (done) e->in = NULL, e->silent = 0, e->word = e->heard;
   }
   if (e->out && t->test(t, e->out, &bytes, &done) != GB_OK) e->out = NULL;
   else if (e->out && done) e->out = NULL;
+  if (!e->out) e->said = pulse->word;
   if (!e->out && t->post(t, true, rank, GB_PULSE_TAG, &e->said, 1, &e->out) != GB_OK) e->out = NULL;
 }
 
@@ -105,6 +109,12 @@ void gb_pulse_free(gb_pulse *pulse) {
   pthread_cond_destroy(&pulse->ending);
   free(pulse);
 }
+
+void gb_pulse_say_farewell(gb_pulse *pulse) {
+  if (pulse) pulse->word = FAREWELL;
+}
+
+bool gb_pulse_has_left(const gb_pulse *pulse, int rank) { return pulse && pulse->ears[rank].word == FAREWELL; }
 
 int gb_pulse_lost(const gb_pulse *pulse, double *seconds) {
   for (int r = 0; pulse && r < pulse->transport->size; r++)

@@ -21,6 +21,10 @@ void gb_pulse_free(gb_pulse *pulse);
 /* NULL is fine. */
 void gb_pulse_lock(gb_pulse *pulse);
 void gb_pulse_unlock(gb_pulse *pulse);
+/* The next beats say that this process is leaving: its recipe came to the end, and it will send nothing more but what
+ * ends the job. Has a rank said so? Both under the lock. */
+void gb_pulse_say_farewell(gb_pulse *pulse);
+bool gb_pulse_has_left(const gb_pulse *pulse, int rank);
 /* A rank that has been silent for too long, and for how many seconds; -1: none. Under the lock. */
 int gb_pulse_lost(const gb_pulse *pulse, double *seconds);
 

@@ -35,7 +35,7 @@ enum { CONTROL, LOSSES, INTEGERS, BUFFERS32, BUFFERS64, BUCKETS };
  * above a rank that abandoned the round. */
 enum { NEXT_OFFSET, TAG_SCALER, TAG_UPDATE, UNSTEADY, SPOILED, LEFT, CONTROLS };
 /* What must be the same: each stands twice, as the number and its complement, whose maxima tell whether all agree. */
-enum { SEED, OFFSET, SAMPLES, PART, SHARDS, HOLDS, SAME_COUNT };
+enum { SEED, OFFSET, LOADER, SAMPLES = LOADER + GB_ROUND_LOADER, PART, SHARDS, HOLDS, SAME_COUNT };
 /* Of LOSSES. */
 enum { LOSS, LOSS_WEIGHT, WIDE };
 
@@ -107,7 +107,8 @@ struct gb_shards {
   gb_tensor **buffers;
   void **values;                      /* of the buffers when the round began, in their lane's dtype */
   uint64_t *versions;
-  int64_t samples, odd, shard;        /* shard: the one that runs */
+  gb_round round;
+  int64_t samples, shard;             /* shard: the one that runs */
   int64_t work;                       /* since the last look for a stop */
   bool runs;
   uint64_t seed, offset, next_offset; /* of the random stream: at the beginning, and the furthest that a shard came */
@@ -465,18 +466,26 @@ static gb_status take_all(gb_shards *s, gb_tensor *const *parameters, int n_para
 
 /* In the order of SEED, OFFSET, ... */
 static void list_same(const gb_shards *s, int64_t same[SAME_COUNT]) {
-  const int64_t list[SAME_COUNT] = { (int64_t)s->seed, (int64_t)s->offset, s->samples, s->odd, s->shards,
-                                     s->holds };
-  memcpy(same, list, sizeof list);
+  const gb_round *round = &s->round;
+  same[SEED] = (int64_t)s->seed;
+  same[OFFSET] = (int64_t)s->offset;
+  memcpy(&same[LOADER], round->loader, sizeof round->loader);
+  same[SAMPLES] = round->samples;
+  same[PART] = round->odd;
+  same[SHARDS] = s->shards;
+  same[HOLDS] = round->holds;
 }
 
 /* A task: have all ranks brought the same? Where they have not, all know it, and the job stays whole. */
 static gb_status compare_round(gb_task *task) {
-  static const char *const names[SAME_COUNT] = { "seed of the random stream", "place in the random stream",
-                                                 "number of samples",
-                                                 "batch (0: it has the samples of the rank's shards; give what a "
-                                                 "DataLoader with parts = model gave)",
-                                                 "number of shards", "use of no_sync (1: it runs)" };
+  static const char *const names[SAME_COUNT] = {
+    "seed of the random stream", "place in the random stream", "seed of the DataLoader",
+    "number of samples of the DataLoader's dataset", "batch_size of the DataLoader",
+    "place of the DataLoader (2^32 times the epoch, and the batch)", "order of the DataLoader's samples (a digest)",
+    "number of samples",
+    "batch (0: it has the samples of the rank's shards; give what a DataLoader with parts = model gave)",
+    "number of shards", "use of no_sync (1: it runs)",
+  };
   gb_shards *s = (gb_shards *)((char *)task - offsetof(gb_shards, first));
   gb_comm *comm = &task->view;
   int64_t mine[SAME_COUNT];
@@ -541,8 +550,8 @@ gb_status gb_shards_begin(gb_shards *s, gb_tensor *const *parameters, int n_para
   if (status != GB_OK) return let_go(s), status;
   gb_get_rng_state(s->context, &s->seed, &s->offset);
   s->next_offset = s->offset;
+  s->round = *round;
   s->samples = round->samples;
-  s->odd = round->odd;
   s->holds = round->holds;
   s->shard = s->begin - 1;
   if (!s->held) s->tag = (gb_grad_tag){ 0, 0 }, s->tagged = false;

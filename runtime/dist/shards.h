@@ -31,8 +31,10 @@ gb_status gb_shards_agree(gb_shards *s, gb_tensor *const *tensors, const char *c
 
 /* samples: of the whole batch. holds: the round's gradients and buffers stay with the shards, to which the next round
  * adds its own; only what ranks must agree on, and losses, are exchanged. odd: 0, or 1 above this rank, where it was
- * given another number of samples than its shards have: then all ranks are told. */
-typedef struct gb_round { int64_t samples, odd; bool holds; } gb_round;
+ * given another number of samples than its shards have: then all ranks are told. loader: where the batch comes from; 0:
+ * from nowhere. */
+enum { GB_ROUND_LOADER = 5 };         /* seed, samples of the dataset, batch size, place, order */
+typedef struct gb_round { int64_t samples, odd, loader[GB_ROUND_LOADER]; bool holds; } gb_round;
 /* Begin a round. What it changes is retained until it ends. */
 gb_status gb_shards_begin(gb_shards *s, gb_tensor *const *parameters, int n_parameters, gb_tensor *const *buffers,
                           int n_buffers, const gb_round *round);

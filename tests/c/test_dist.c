@@ -219,6 +219,19 @@ static void leave(rank_job *job) {
   EXPECT(job, strstr(gb_error(job->context), "receiving from rank 1 failed at step 0 on rank 0: rank 1 is gone"));
 }
 
+/* Rank 1 comes to its end without a fault, where rank 0 still waits for it; what it sent before arrives. */
+static void farewell(rank_job *job) {
+  char data[8] = { 0 };
+  if (job->rank == 1) {
+    EXPECT(job, gb_comm_transfer(job->comm, GB_TAG_USER, true, 0, data, sizeof data) == GB_OK);
+    return;
+  }
+  nanosleep(&(struct timespec){ 0, 500000000 }, NULL);
+  EXPECT(job, gb_comm_transfer(job->comm, GB_TAG_USER, false, 1, data, sizeof data) == GB_OK);
+  EXPECT(job, gb_comm_transfer(job->comm, GB_TAG_USER, false, 1, data, sizeof data) == GB_EIO);
+  EXPECT(job, strstr(gb_error(job->context), "rank 1 has left the job"));
+}
+
 /* Two ranks with tensors of different sizes. */
 static void disagree(rank_job *job) {
   float data[8] = { 0 };
@@ -239,6 +252,7 @@ static void interrupted(rank_job *job) {
 static void test_faults(void) {
   CHECK(run_ranks(contexts, 2, 0.2, stall, NULL) == 0);
   CHECK(run_ranks(contexts, 2, 60, leave, NULL) == 0);
+  CHECK(run_ranks(contexts, 2, 60, farewell, NULL) == 0);
   CHECK(run_ranks(contexts, 2, 2, disagree, NULL) == 0);
   CHECK(run_ranks(contexts, 2, 60, interrupted, NULL) == 0);
 }

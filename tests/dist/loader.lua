@@ -67,6 +67,21 @@ describe("a loader with parts", function()
     data.DataLoader(native_set, { parts = other })
     expect(function() other:shards(gb.ones(16 + dist.rank() * 8, 1)) end):to_fail("and its part is")
     dist.barrier()
+    for _, case in ipairs { { "seed of the DataLoader", native_set, { seed = dist.rank() } },
+      { "number of samples of the DataLoader's dataset", data.TensorDataset(gb.ones(16 + dist.rank(), 1)),
+        { seed = 1 } },
+      { "place of the DataLoader", native_set, { seed = 1, skip = dist.rank() % 2 } },
+      { "order of the DataLoader's samples", native_set,
+        { sampler = { 1, 2, 3, 4, 5, 6, 7, 8, 9 + dist.rank() } } } } do
+      local wrapped = nn.parallel.DataParallel(nn.Linear(1, 1))
+      local skip = case[3].skip
+      case[3].skip, case[3].parts, case[3].batch_size = nil, wrapped, 8
+      local batches = data.DataLoader(case[2], case[3]):iter()
+      for _ = 1, skip or 0 do batches() end
+      local rows = batches()
+      expect(function() for xs in wrapped:shards(rows) do wrapped(xs):sum():backward() end end)
+        :to_fail("the " .. case[1])
+    end
     if dist.world_size() ~= 3 then return end
     -- Three ranks have 2, 3 and 3 of eight shards, and 1, 1 and 2 of four: the batch is right for rank 0 alone.
     local source = data.DataLoader(native_set, { batch_size = 8, parts = nn.parallel.DataParallel(nn.Linear(1, 1)) })

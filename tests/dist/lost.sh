@@ -44,5 +44,12 @@ echo 'local gb = require "gibbous" gb.dist.init() if gb.dist.rank() == 1 then er
 "$mpirun" --oversubscribe -n 3 "$gibbous" "$folder/fails.lua" >"$folder/log" 2>&1
 code=$?
 check "a recipe that fails on one rank ends the job" '[ $code -ne 0 ] && grep -q "of rank 1" "$folder/log"'
+echo 'local gb = require "gibbous" gb.dist.init() if gb.dist.rank() == 1 then pcall(error, "caught") return end
+  gb.dist.all_reduce(gb.ones(3))' >"$folder/leaves.lua"
+begin=$(now)
+"$mpirun" --oversubscribe -n 2 "$gibbous" "$folder/leaves.lua" >"$folder/log" 2>&1
+code=$?
+check "a rank that comes to its end is named, after $(($(now) - begin)) ms" \
+  '[ $code -ne 0 ] && grep -q "rank 1 has left the job" "$folder/log" && [ $(($(now) - begin)) -lt 20000 ]'
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

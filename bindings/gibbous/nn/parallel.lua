@@ -85,13 +85,20 @@ local function add_rows(view, rows)
   return total
 end
 
+-- What a loader has noted of the batch that it gave (data.lua); nil: the recipe made it.
+local function note_of(batch)
+  local note
+  each(batch, function(t) note = note or native.batch_notes[t] end)
+  return note
+end
+native.note_of = note_of
+
 -- How many samples the whole batch has of which this process was given so many, how many of them come before, and, if
 -- its shards take another number, which only this process may know, a number of its own above 0.
-local function whole_batch(mine, batch, rows)
-  local view, total = mine.view, nil
+local function whole_batch(mine, note, rows)
+  local view = mine.view
   if not view or view.size == 1 then return rows, 0, 0 end
-  each(batch, function(t) total = total or native.batch_totals[t] end)
-  total = total or add_rows(view, rows) -- a batch that the recipe made of what its loader gave
+  local total = note and note.total or add_rows(view, rows)
   local before, part = native.part_of(view, total)
   return total, before, part == rows and 0 or 1 + view.rank
 end
@@ -102,14 +109,15 @@ end
 local function guard_of(state) return setmetatable({}, { __close = function() state:abandon() end }) end
 
 -- A round over the shards of this process that have samples: the first of each among all samples, from 1, and how many.
--- odd: see whole_batch.
-function native.round(self, samples, odd)
+-- odd: see whole_batch; note: see note_of.
+function native.round(self, samples, odd, note)
   local state, mine = state_of(self)
   if mine.syncs and samples < world_size() then
     fail(format("DataParallel:shards: %d samples for %d processes: those without one would not run SyncBatchNorm, for \z
       which the others wait; drop such a batch", samples, world_size()))
   end
-  state:begin(Module.parameters(self.module), Module.buffers(self.module), samples, mine.holds, odd or 0)
+  state:begin(Module.parameters(self.module), Module.buffers(self.module), samples, mine.holds, odd,
+    note)
   return function() return state:next() end, nil, nil, guard_of(state)
 end
 
@@ -123,8 +131,9 @@ DataParallel.shards = define("DataParallel:shards(batch...: any) -> function: Ru
   ddp(part):sum():backward() end", "strict", function(self, ...)
   local _, mine = state_of(self)
   local batch = pack(...)
-  local samples, before, odd = whole_batch(mine, batch, samples_of(batch, "DataParallel:shards"))
-  local next_shard, _, _, guard = native.round(self, samples, odd)
+  local note = note_of(batch)
+  local samples, before, odd = whole_batch(mine, note, samples_of(batch, "DataParallel:shards"))
+  local next_shard, _, _, guard = native.round(self, samples, odd, note)
   while odd > 0 and next_shard() do end -- all ranks are told
   return function()
     local first, count = next_shard()
