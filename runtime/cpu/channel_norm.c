@@ -4,11 +4,15 @@
  * what they found is put together in the order of the chunks; variances are sums of squares about the mean, never
  * differences of large numbers. batch_norm puts the rows of all images together for one channel, group_norm the rows of
  * one image for `per` channels. x is read twice for the statistics and once for the result; backward reads grad and x
- * twice. */
+ * twice.
+ *
+ * Where all tensors are contiguous, a plane is one channel of one image, side by side (cpu/planes.h). Then all planes
+ * that share statistics, a unit, go through every step one after another: memory is read once where a unit stays in a
+ * core's cache. */
 #include <math.h>
 #include <string.h>
 
-#include "cpu/norm.h"
+#include "cpu/planes.h"
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -30,7 +34,9 @@ typedef struct batch {
   int64_t images, c, per, count;        /* images, channels, channels that share statistics, rows of an image */
   int64_t cells;
   int64_t batch, chunk, chunks;         /* rows read at once, rows of a chunk, chunks of an image */
-  bool fixed;                           /* backward: the statistics are not the batch's, so dx does not depend on x */
+  int64_t plane;                        /* elements of a plane, or 0: by rows */
+  double eps;
+  bool fixed;                           /* the statistics are not the batch's: backward, dx does not depend on x */
   bool grouped;                         /* group_norm */
   gb_rows x, grad, y;
   double *parts;                        /* two sums by channel of each chunk: 2 * c of them */
@@ -39,6 +45,17 @@ typedef struct batch {
   char *plain, *along;                  /* by cell, in lanes: the means of the gradient's two sums */
   gb_scratch scratch;
 } batch;
+
+/* Planes of fewer elements are read as rows of channels; as are those so large and few that threads would wait. */
+enum { LEAST_PLANE = 16, FEW_PLANES = 16 };
+
+/* Elements of a plane where all tensors have planes of one dtype, else 0. */
+static int64_t plane_of(const gb_tensor *x, const gb_tensor *other, const gb_tensor *y) {
+  int64_t planes = x->shape[0] * x->shape[1], plane = planes > 0 ? x->numel / planes : 0;
+  bool same = x->dtype == other->dtype && x->dtype == y->dtype;
+  if (!same || !gb_is_contiguous(x) || !gb_is_contiguous(other) || !gb_is_contiguous(y)) return 0;
+  return plane < LEAST_PLANE || (planes < FEW_PLANES && plane > BATCH_CHUNK_ELEMENTS) ? 0 : plane;
+}
 
 /* Sizes, and scratch with room for everything above. */
 static gb_status open_batch(batch *b, gb_op_call *call, const gb_tensor *x, const gb_tensor *other, const gb_tensor *y,
@@ -53,6 +70,8 @@ static gb_status open_batch(batch *b, gb_op_call *call, const gb_tensor *x, cons
   b->count = b->x.count / images;
   b->batch = least(most(gb_norm_batch(b->c), gb_row_plan_for(&b->x).batch), MOST_BATCH_ROWS);
   b->chunk = most(16, BATCH_CHUNK_ELEMENTS / most(b->c, 1));
+  b->plane = plane_of(x, other, y);
+  if (b->plane > 0) b->chunk = b->plane; /* so parts are of planes */
   b->chunks = (b->count + b->chunk - 1) / b->chunk;
   size_t shared = 0, at[7], parts = gb_scratch_take(&shared, most(b->chunks, 1) * 2 * b->cells * 8), room = 0;
   size_t mean = gb_scratch_take(&shared, b->cells * 8), rstd = gb_scratch_take(&shared, b->cells * 8);
@@ -160,25 +179,28 @@ static void moments_chunk(void *arg, int64_t chunk) {
   sum_rows(b, &r, rows.first, rows.end, r.sums[1], spread);
 }
 
-/* Moments of chunks and channels put together (Chan, Golub, LeVeque: "Updating formulae and a pairwise algorithm for
- * computing sample variances", 1979). Leaves the variance, divided by the number of elements, in rstd's place. */
-static void merge_moments(batch *b) {
-  for (int64_t first = 0; first < b->cells && !gb_work(4 * b->per * b->chunks); first += b->per) {
-    const double *parts = b->parts + first / b->c * b->chunks * 2 * b->c + first % b->c;
-    double mean = b->count ? 0 : NAN, spread = mean, rows = 0;
-    for (int64_t i = 0; i < b->per; i++)
-      for (int64_t chunk = 0; chunk < b->chunks; chunk++) {
-        const double *part = parts + chunk * 2 * b->c + i;
-        double more = (double)(least((chunk + 1) * b->chunk, b->count) - chunk * b->chunk), apart = part[0] - mean;
-        spread += part[b->c] + apart * apart * rows * more / (rows + more);
-        mean += apart * more / (rows + more);
-        rows += more;
-      }
-    for (int64_t i = first; i < first + b->per; i++) {
-      b->mean[i] = mean;
-      b->rstd[i] = spread / (double)(b->count * b->per);
+/* Moments of the chunks and channels that share statistics, from cell `first` on, put together (Chan, Golub, LeVeque:
+ * "Updating formulae and a pairwise algorithm for computing sample variances", 1979). Leaves the variance, divided by
+ * the number of elements, in rstd's place. */
+static void merge_unit(const batch *b, int64_t first) {
+  const double *parts = b->parts + first / b->c * b->chunks * 2 * b->c + first % b->c;
+  double mean = b->count ? 0 : NAN, spread = mean, rows = 0;
+  for (int64_t i = 0; i < b->per; i++)
+    for (int64_t chunk = 0; chunk < b->chunks; chunk++) {
+      const double *part = parts + chunk * 2 * b->c + i;
+      double more = (double)(least((chunk + 1) * b->chunk, b->count) - chunk * b->chunk), apart = part[0] - mean;
+      spread += part[b->c] + apart * apart * rows * more / (rows + more);
+      mean += apart * more / (rows + more);
+      rows += more;
     }
+  for (int64_t i = first; i < first + b->per; i++) {
+    b->mean[i] = mean;
+    b->rstd[i] = spread / (double)(b->count * b->per);
   }
+}
+
+static void merge_moments(const batch *b) {
+  for (int64_t first = 0; first < b->cells && !gb_work(4 * b->per * b->chunks); first += b->per) merge_unit(b, first);
 }
 
 /* A vector by channel as doubles, from or to a tensor. */
@@ -243,12 +265,103 @@ static void set_parameter(const batch *b, const gb_tensor *parameter, double fil
 }
 
 /* mean and rstd to lanes; scale is rstd * weight, or rstd. */
-static void set_lanes(batch *b, const gb_tensor *weight, bool weighted) {
-  set_parameter(b, weight, 1, b->weight);
+static void set_lanes(batch *b, bool weighted) {
   for (int64_t i = 0; i < b->cells && !gb_long_loop(i); i++) {
     gb_row_put(b->lane, b->offset, i, b->mean[i]);
     gb_row_put(b->lane, b->scale, i, b->rstd[i] * (weighted ? gb_row_get(b->lane, b->weight, i) : 1));
   }
+}
+
+/* {---- planes ---- */
+
+/* Plane k of the unit whose first cell is `first`: its number, where it lies, and where its two sums go. */
+static int64_t plane_at(const batch *b, int64_t first, int64_t k) { return first + k % b->per + k / b->per * b->c; }
+
+static char *plane_data(const batch *b, const gb_rows *t, int64_t plane) {
+  return t->data + (size_t)(plane * b->plane) * t->bytes;
+}
+
+static double *plane_part(const batch *b, int64_t plane) { return b->parts + plane / b->c * 2 * b->c + plane % b->c; }
+
+/* As many units as have the elements of a chunk of rows. */
+static int64_t units_of_chunk(const batch *b) {
+  return most(1, BATCH_CHUNK_ELEMENTS / most(1, b->per * b->chunks * b->plane));
+}
+
+/* Run fn over all units, so many to a chunk. */
+static void run_units(gb_op_call *call, batch *b, gb_chunk_fn fn) {
+  int64_t units = b->cells / b->per, at_once = units_of_chunk(b);
+  gb_parallel(call, (units + at_once - 1) / at_once, fn, b);
+}
+
+/* The mean of a unit, and its variance in rstd's place. */
+static void find_moments(const batch *b, int64_t first) {
+  for (int64_t k = 0; k < b->per * b->chunks && !gb_work(2 * b->plane); k++) {
+    int64_t plane = plane_at(b, first, k);
+    const char *x = plane_data(b, &b->x, plane);
+    double *part = plane_part(b, plane);
+    part[0] = gb_wide_sum(b->x.dtype, x, b->plane) / (double)b->plane;
+    part[b->c] = gb_norm_squares(b->x.dtype, x, part[0], b->plane);
+  }
+  merge_unit(b, first);
+}
+
+/* Statistics, unless they are fixed, and (x - mean) * (rstd * weight) + bias. */
+static void normalise_unit(const batch *b, int64_t first) {
+  if (!b->fixed) find_moments(b, first);
+  for (int64_t k = 0; k < b->per * b->chunks && !gb_work(2 * b->plane); k++) {
+    int64_t plane = plane_at(b, first, k), cell = plane % b->cells;
+    double rstd = 1 / sqrt(b->rstd[cell] + b->eps), weight = gb_row_get(b->lane, b->weight, cell);
+    gb_plane_line line = { b->mean[cell], rstd * weight, gb_row_get(b->lane, b->bias, cell) };
+    gb_plane_apply(b->x.dtype, plane_data(b, &b->y, plane), plane_data(b, &b->x, plane), b->plane, line);
+  }
+}
+
+static void normalise_chunk(void *arg, int64_t chunk) {
+  const batch *b = arg;
+  int64_t at_once = units_of_chunk(b) * b->per, end = least((chunk + 1) * at_once, b->cells);
+  for (int64_t first = chunk * at_once; first < end; first += b->per) normalise_unit(b, first);
+}
+
+/* The two sums of each plane of a unit's gradient. */
+static void find_sums(const batch *b, int64_t first) {
+  for (int64_t k = 0; k < b->per * b->chunks && !gb_work(2 * b->plane); k++) {
+    int64_t plane = plane_at(b, first, k);
+    double *part = plane_part(b, plane), sums[2];
+    gb_plane_sums(b->x.dtype, plane_data(b, &b->grad, plane), plane_data(b, &b->x, plane), b->plane,
+                  gb_row_get(b->lane, b->offset, plane % b->cells), sums);
+    part[0] = sums[0], part[b->c] = sums[1];
+  }
+}
+
+/* The unit's dx, once it is known what its elements need. */
+static void differentiate_unit(const batch *b, int64_t first) {
+  for (int64_t k = 0; k < b->per * b->chunks && !gb_work(2 * b->plane); k++) {
+    int64_t plane = plane_at(b, first, k), cell = plane % b->cells;
+    double rstd = gb_row_get(b->lane, b->scale, cell), weight = gb_row_get(b->lane, b->weight, cell);
+    gb_plane_slope slope = { b->grouped ? rstd : rstd * weight, b->grouped ? weight : 1,
+                             gb_row_get(b->lane, b->plain, cell), gb_row_get(b->lane, b->offset, cell),
+                             gb_row_get(b->lane, b->along, cell) };
+    gb_plane_differentiate(b->x.dtype, plane_data(b, &b->y, plane), plane_data(b, &b->grad, plane),
+                           plane_data(b, &b->x, plane), b->plane, slope, b->fixed);
+  }
+}
+
+/* ----} */
+
+/* All rows by the statistics, which are found first unless they are fixed; then rstd is what it says. found, if any, is
+ * told while it holds the variance. */
+static void normalise(batch *b, void (*found)(batch *b)) {
+  if (b->plane > 0) run_units(b->call, b, normalise_chunk);
+  else if (!b->fixed) {
+    gb_parallel(b->call, b->images * b->chunks, moments_chunk, b);
+    merge_moments(b);
+  }
+  if (!b->fixed && found) found(b);
+  for (int64_t i = 0; i < b->cells && !gb_long_loop(i); i++) b->rstd[i] = 1 / sqrt(b->rstd[i] + b->eps);
+  if (b->plane > 0) return;
+  set_lanes(b, true);
+  gb_parallel(b->call, b->images * b->chunks, apply_chunk, b);
 }
 
 static gb_status batch_norm(gb_op_call *call) {
@@ -258,18 +371,14 @@ static gb_status batch_norm(gb_op_call *call) {
   batch b;
   if (in->x->shape[1] == 0) return GB_OK;
   GB_TRY(open_batch(&b, call, in->x, out->y, out->y, 1, 1));
-  if (attrs->training.integer) {
-    gb_parallel(call, b.chunks, moments_chunk, &b);
-    merge_moments(&b);
-    update_running(&b);
-  } else {
+  b.fixed = !attrs->training.integer, b.eps = attrs->eps.number;
+  set_parameter(&b, in->weight, 1, b.weight);
+  set_parameter(&b, in->bias, 0, b.bias);
+  if (b.fixed) {
     channel_values(in->running_mean, b.mean, false);
     channel_values(in->running_var, b.rstd, false);
   }
-  for (int64_t i = 0; i < b.c && !gb_long_loop(i); i++) b.rstd[i] = 1 / sqrt(b.rstd[i] + attrs->eps.number);
-  set_lanes(&b, in->weight, true);
-  set_parameter(&b, in->bias, 0, b.bias);
-  gb_parallel(call, b.chunks, apply_chunk, &b);
+  normalise(&b, update_running);
   if (out->mean) channel_values(out->mean, b.mean, true);
   if (out->rstd) channel_values(out->rstd, b.rstd, true);
   gb_scratch_close(call, &b.scratch);
@@ -344,33 +453,49 @@ static void backward_rows_chunk(void *arg, int64_t chunk) {
   }
 }
 
+/* The sums of a channel become what its elements need, and leave the gradients of bias and weight in the places of its
+ * mean and rstd, which are in lanes by now. */
+static void channel_gradients(const batch *b, int64_t i) {
+  double rstd = b->rstd[i], sums[2];
+  sum_chunks(b, i, sums);
+  b->mean[i] = sums[0];
+  b->rstd[i] = b->count ? sums[1] * rstd : 0; /* nothing has no variance */
+  if (b->fixed) gb_row_put(b->lane, b->offset, i, 0);
+  gb_row_put(b->lane, b->plain, i, b->fixed ? 0 : sums[0] / (double)b->count);
+  gb_row_put(b->lane, b->along, i, b->fixed ? 0 : sums[1] * rstd * rstd / (double)b->count);
+}
+
+static void batch_gradient_chunk(void *arg, int64_t chunk) {
+  const batch *b = arg;
+  int64_t at_once = units_of_chunk(b), end = least((chunk + 1) * at_once, b->c);
+  for (int64_t i = chunk * at_once; i < end; i++) {
+    find_sums(b, i);
+    channel_gradients(b, i);
+    differentiate_unit(b, i);
+  }
+}
+
 /* dbias is the sum of grad, dweight that of grad * normal; with the batch's own statistics both also flow back through
  * mean and variance. */
 static gb_status batch_norm_backward(gb_op_call *call) {
   const gb_in_batch_norm_backward *in = GB_IN(call, batch_norm_backward);
   const gb_out_batch_norm_backward *out = GB_OUT(call, batch_norm_backward);
-  bool training = GB_ATTRS(call, batch_norm_backward)->training.integer;
   batch b;
   if (in->x->shape[1] == 0) return GB_OK;
   GB_TRY(open_batch(&b, call, in->x, in->grad, out->dx, 1, 1));
   channel_values(in->mean, b.mean, false);
   channel_values(in->rstd, b.rstd, false);
-  set_lanes(&b, in->weight, false);
-  gb_parallel(call, b.chunks, gradients_chunk, &b);
-  double *plain = b.mean, *along = b.rstd; /* in lanes by now */
-  for (int64_t i = 0; i < b.c && !gb_work(4 * b.chunks); i++) {
-    double rstd = b.rstd[i], sums[2];
-    sum_chunks(&b, i, sums);
-    plain[i] = sums[0];
-    along[i] = b.count ? sums[1] * rstd : 0; /* nothing has no variance */
-    if (!training) gb_row_put(b.lane, b.offset, i, 0);
-    gb_row_put(b.lane, b.plain, i, training ? sums[0] / (double)b.count : 0);
-    gb_row_put(b.lane, b.along, i, training ? sums[1] * rstd * rstd / (double)b.count : 0);
+  set_parameter(&b, in->weight, 1, b.weight);
+  set_lanes(&b, false);
+  b.fixed = !GB_ATTRS(call, batch_norm_backward)->training.integer;
+  if (b.plane > 0) run_units(call, &b, batch_gradient_chunk);
+  else {
+    gb_parallel(call, b.chunks, gradients_chunk, &b);
+    for (int64_t i = 0; i < b.c && !gb_work(4 * b.chunks); i++) channel_gradients(&b, i);
+    gb_parallel(call, b.chunks, backward_rows_chunk, &b);
   }
-  b.fixed = !training;
-  gb_parallel(call, b.chunks, backward_rows_chunk, &b);
-  if (out->dweight) channel_values(out->dweight, along, true);
-  channel_values(out->dbias, plain, true);
+  if (out->dweight) channel_values(out->dweight, b.rstd, true);
+  channel_values(out->dbias, b.mean, true);
   gb_scratch_close(call, &b.scratch);
   return GB_OK;
 }
@@ -399,12 +524,10 @@ static gb_status group_norm(gb_op_call *call) {
   batch b;
   if (in->x->numel == 0) return GB_OK;
   GB_TRY(open_batch(&b, call, in->x, out->y, out->y, shape[0], shape[1] / attrs->groups.integer));
-  gb_parallel(call, b.images * b.chunks, moments_chunk, &b);
-  merge_moments(&b);
-  for (int64_t i = 0; i < b.cells && !gb_long_loop(i); i++) b.rstd[i] = 1 / sqrt(b.rstd[i] + attrs->eps.number);
-  set_lanes(&b, in->weight, true);
+  b.eps = attrs->eps.number;
+  set_parameter(&b, in->weight, 1, b.weight);
   set_parameter(&b, in->bias, 0, b.bias);
-  gb_parallel(call, b.images * b.chunks, apply_chunk, &b);
+  normalise(&b, NULL);
   group_values(&b, out->mean, b.mean, true);
   group_values(&b, out->rstd, b.rstd, true);
   gb_scratch_close(call, &b.scratch);
@@ -422,6 +545,16 @@ static void group_gradients(const batch *b, int64_t first) {
   for (int64_t i = first; i < first + b->per; i++) {
     gb_row_put(b->lane, b->plain, i, plain / size);
     gb_row_put(b->lane, b->along, i, along * rstd * rstd / size);
+  }
+}
+
+static void group_gradient_chunk(void *arg, int64_t chunk) {
+  const batch *b = arg;
+  int64_t at_once = units_of_chunk(b) * b->per, end = least((chunk + 1) * at_once, b->cells);
+  for (int64_t first = chunk * at_once; first < end; first += b->per) {
+    find_sums(b, first);
+    group_gradients(b, first);
+    differentiate_unit(b, first);
   }
 }
 
@@ -454,10 +587,15 @@ static gb_status group_norm_backward(gb_op_call *call) {
   b.grouped = true;
   group_values(&b, in->mean, b.mean, false);
   group_values(&b, in->rstd, b.rstd, false);
-  set_lanes(&b, in->weight, false);
-  gb_parallel(call, b.images * b.chunks, gradients_chunk, &b);
-  for (int64_t first = 0; first < b.cells && !gb_work(4 * b.per * b.chunks); first += b.per) group_gradients(&b, first);
-  gb_parallel(call, b.images * b.chunks, backward_rows_chunk, &b);
+  set_parameter(&b, in->weight, 1, b.weight);
+  set_lanes(&b, false);
+  if (b.plane > 0) run_units(call, &b, group_gradient_chunk);
+  else {
+    gb_parallel(call, b.images * b.chunks, gradients_chunk, &b);
+    for (int64_t first = 0; first < b.cells && !gb_work(4 * b.per * b.chunks); first += b.per)
+      group_gradients(&b, first);
+    gb_parallel(call, b.images * b.chunks, backward_rows_chunk, &b);
+  }
   group_parameter(&b, true, out->dweight);
   group_parameter(&b, false, out->dbias);
   gb_scratch_close(call, &b.scratch);

@@ -16,39 +16,6 @@
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* sum + (x - mean)^2 */
-GB_ALWAYS_INLINE gb_wide add_square(gb_wide sum, gb_wide x, gb_vector mean) {
-  x = (gb_wide){ x.a - mean, x.b - mean };
-  return (gb_wide){ sum.a + x.a * x.a, sum.b + x.b * x.b };
-}
-
-/* The sum of (x - mean)^2 over at most a tile. */
-GB_ALWAYS_INLINE float squares_wide(gb_dtype dtype, const void *x, int64_t n, float mean) {
-  gb_wide sum[2] = { 0 };
-  int64_t i = 0;
-  for (; i + 2 * GB_WIDE <= n; i += 2 * GB_WIDE)
-    for (int k = 0; k < 2; k++)
-      sum[k] = add_square(sum[k], gb_wide_load(dtype, x, i + k * GB_WIDE), gb_vector_of(mean));
-  for (; i < n; i += GB_WIDE)
-    sum[0] = add_square(sum[0], i + GB_WIDE <= n ? gb_wide_load(dtype, x, i)
-                        : gb_wide_load_last(dtype, x, i, n - i, mean), gb_vector_of(mean));
-  return gb_vector_sum((sum[0].a + sum[0].b) + (sum[1].a + sum[1].b));
-}
-
-/* The sum of (x - mean)^2 over a row. */
-static double squares(gb_dtype dtype, const void *x, double mean, int64_t n) {
-  double total = 0;
-  const double *d = x;
-  for GB_PIECES(first, m, n) {
-    if (dtype == GB_FLOAT64)
-      for (int64_t i = first; i < first + m; i++) total += (d[i] - mean) * (d[i] - mean);
-    else
-      for (int64_t at = first; at < first + m; at += GB_TILE)
-        total += GB_WIDE_FOR(dtype, squares_wide, gb_norm_element(dtype, x, at), least(n - at, GB_TILE), (float)mean);
-  }
-  return total;
-}
-
 /* The two sums of a row's gradient: of grad * weight, and of that times the normalised x. */
 typedef struct gradient_sum { gb_wide plain, along; } gradient_sum;
 
@@ -257,7 +224,7 @@ static void forward_chunk(void *arg, int64_t chunk) {
       const char *x = lines + i * row;
       char *y = results + i * row;
       r.mean[i] = l->centre ? gb_wide_sum(l->dtype, x, l->n) / (double)l->n : 0;
-      r.rstd[i] = 1 / sqrt(squares(l->dtype, x, r.mean[i], l->n) / (double)l->n + l->eps);
+      r.rstd[i] = 1 / sqrt(gb_norm_squares(l->dtype, x, r.mean[i], l->n) / (double)l->n + l->eps);
       gb_norm_row(l->dtype, y, x, l->n, r.mean[i], r.rstd[i], l->weight, l->bias, l->streams && gb_vector_aligned(y));
     }
     if (!own) gb_rows_store(&l->y, l->lane, first * l->lines, count * l->lines, r.x);

@@ -46,6 +46,40 @@ static inline void gb_norm_row(gb_dtype dtype, void *y, const void *x, int64_t n
   }
 }
 
+/* sum + (x - mean)^2 */
+GB_ALWAYS_INLINE gb_wide gb_norm_add_square(gb_wide sum, gb_wide x, gb_vector mean) {
+  x = (gb_wide){ x.a - mean, x.b - mean };
+  return (gb_wide){ sum.a + x.a * x.a, sum.b + x.b * x.b };
+}
+
+/* The sum of (x - mean)^2 over at most a tile. */
+GB_ALWAYS_INLINE float gb_norm_squares_wide(gb_dtype dtype, const void *x, int64_t n, float mean) {
+  gb_wide sum[2] = { 0 };
+  int64_t i = 0;
+  for (; i + 2 * GB_WIDE <= n; i += 2 * GB_WIDE)
+    for (int k = 0; k < 2; k++)
+      sum[k] = gb_norm_add_square(sum[k], gb_wide_load(dtype, x, i + k * GB_WIDE), gb_vector_of(mean));
+  for (; i < n; i += GB_WIDE)
+    sum[0] = gb_norm_add_square(sum[0], i + GB_WIDE <= n ? gb_wide_load(dtype, x, i)
+                                : gb_wide_load_last(dtype, x, i, n - i, mean), gb_vector_of(mean));
+  return gb_vector_sum((sum[0].a + sum[0].b) + (sum[1].a + sum[1].b));
+}
+
+/* The sum of (x - mean)^2 over a row. */
+static inline double gb_norm_squares(gb_dtype dtype, const void *x, double mean, int64_t n) {
+  double total = 0;
+  const double *d = x;
+  for GB_PIECES(first, m, n) {
+    if (dtype == GB_FLOAT64)
+      for (int64_t i = first; i < first + m; i++) total += (d[i] - mean) * (d[i] - mean);
+    else
+      for (int64_t at = first; at < first + m; at += GB_TILE)
+        total += GB_WIDE_FOR(dtype, gb_norm_squares_wide, gb_norm_element(dtype, x, at),
+                             n - at < GB_TILE ? n - at : GB_TILE, (float)mean);
+  }
+  return total;
+}
+
 /* Rows of n elements that are brought into lanes at once: a few tiles of them. */
 static inline int64_t gb_norm_batch(int64_t n) { return n > 4 * GB_TILE ? 1 : 4 * GB_TILE / (n > 0 ? n : 1); }
 

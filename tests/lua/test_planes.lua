@@ -1,0 +1,92 @@
+-- test_planes.lua - batch_norm and group_norm of contiguous maps (NCHW), which go plane by plane, against the same
+-- values with channels last, which go by rows, and against float64; and their bits for every number of threads.
+
+local gb = require "gibbous"
+local F = gb.nn.functional
+local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
+gb.set_default_device("cpu")
+
+-- Images, channels and sides of maps: below the least plane, with and without rests of vectors, more than a tile, and
+-- planes that are too large and few to go by planes.
+local sizes = { { 2, 6, 3, 5 }, { 3, 6, 4, 4 }, { 2, 6, 7, 5 }, { 5, 6, 1, 97 }, { 2, 6, 40, 31 }, { 1, 2, 300, 301 } }
+local growth = { float64 = 1e-12, float32 = 4e-5, bfloat16 = 0.05, float16 = 0.01 }
+
+local ops = {
+  batch_norm = function(x, weight, bias) return F.batch_norm(x, nil, nil, weight, bias, { training = true }) end,
+  ["batch_norm by running statistics"] = function(x, weight, bias)
+    local c = weight:numel()
+    local mean, var = gb.arange(c, { dtype = "float32" }) * 0.1, gb.arange(c, { dtype = "float32" }) * 0.2 + 0.5
+    return F.batch_norm(x, mean, var, weight, bias)
+  end,
+  ["group_norm of 2"] = function(x, weight, bias) return F.group_norm(x, 2, weight, bias, { out = "autocast" }) end,
+}
+
+local function leaf(x) return x:detach():clone():requires_grad_(true) end
+
+-- The result and all gradients of an op, in float64.
+local function run(op, x, grad, weight, bias)
+  x, weight, bias = x:detach():requires_grad_(true), leaf(weight), leaf(bias)
+  local y = op(x, weight, bias)
+  y:backward(grad:to(y.dtype))
+  local made = { y, x.grad, weight.grad, bias.grad }
+  for i, t in ipairs(made) do made[i] = t:to("float64"):contiguous() end
+  return made
+end
+
+local function channels_last(x) return x:permute({ 1, 3, 4, 2 }):contiguous():permute({ 1, 4, 2, 3 }) end
+
+local function values(size, dtype)
+  local x = gb.randn(size) * 2 + 0.5
+  return x:to(dtype), gb.randn(size):to(dtype), gb.randn(size[2]), gb.randn(size[2])
+end
+
+describe("norms of planes", function()
+  for name, op in pairs(ops) do
+    for dtype, most in pairs(growth) do
+      it(("%s of %s is what rows of channels give"):format(name, dtype), function()
+        gb.manual_seed(3)
+        for _, size in ipairs(sizes) do
+          local x, grad, weight, bias = values(size, dtype)
+          local wide = dtype == "float64"
+          if wide then weight, bias = weight:to(dtype), bias:to(dtype) end
+          local planes = run(op, x, grad, weight, bias)
+          local rows = run(op, channels_last(x), channels_last(grad), weight, bias)
+          local exact = run(op, x:to("float64"), grad:to("float64"), weight:to("float64"), bias:to("float64"))
+          for i, want in ipairs(exact) do
+            local scale = want:abs():max():item() + 1
+            expect((planes[i] - rows[i]):abs():max():item() <= most * scale):to_be(true)
+            expect((planes[i] - want):abs():max():item() <= most * scale):to_be(true)
+          end
+        end
+      end)
+    end
+
+    it(name .. " has the same bits for every number of threads", function()
+      local threads = gb.get_num_threads()
+      gb.manual_seed(4)
+      local x, grad, weight, bias = values({ 4, 24, 37, 41 }, "float32")
+      local first
+      for _, count in ipairs { 1, 3 } do
+        gb.set_num_threads(count)
+        local made = run(op, x, grad, weight, bias)
+        first = first or made
+        for i, t in ipairs(made) do expect(t):to_equal_bits(first[i]) end
+      end
+      gb.set_num_threads(threads)
+    end)
+  end
+
+  it("takes planes with infinities and NaN as rows of channels do", function()
+    for _, op in pairs(ops) do
+      local x, grad, weight, bias = values({ 2, 4, 5, 7 }, "float32")
+      x[{ 1, 2, 3, 4 }], x[{ 2, 3, 1, 1 }], grad[{ 1, 1, 1, 7 }] = math.huge, 0 / 0, math.huge
+      local planes, rows = run(op, x, grad, weight, bias), run(op, channels_last(x), channels_last(grad), weight, bias)
+      for i in ipairs(planes) do
+        expect(planes[i]:isnan():equal(rows[i]:isnan())):to_be(true)
+        expect(planes[i]:isinf():equal(rows[i]:isinf())):to_be(true)
+      end
+    end
+  end)
+end)
+
+gb.test.finish()
