@@ -184,6 +184,41 @@ static gb_status embedding_backward(gb_cuda_call *call) {
 
 /* ====} */
 
+/* {==== embedding_sum ==== */
+
+/* y[b] = the sum of weight[index[b][k]] over k, in that order: a thread per element. */
+template <typename T> __global__ void sum_bags(gb_rows weight, gb_rows index, int64_t ids, gb_rows y, bool narrow,
+                                               gb_cuda_fault *fault, int op) {
+  for (int64_t i = gb_thread<int64_t>(); i < y.count * y.length; i += gb_grid_size<int64_t>()) {
+    int64_t column, bag = gb_divide(i, y.length, narrow, &column);
+    T sum = 0;
+    for (int64_t k = 0; k < ids; k++) {
+      int64_t row = gb_checked_index(fault, op, index_at(index, bag * ids + k), weight.count);
+      if (weight.count) sum += gb_row_load<T>(weight, gb_at(weight.outer, row), column);
+    }
+    gb_row_store<T>(y, gb_at(y.outer, bag), column, sum);
+  }
+}
+
+static gb_status embedding_sum(gb_cuda_call *call) {
+  const gb_cuda_in_embedding_sum *in = GB_CUDA_IN(call, embedding_sum);
+  const gb_cuda_tensor *y = GB_CUDA_OUT(call, embedding_sum)->y;
+  gb_rows from = gb_rows_of(in->weight, 2u), index = gb_rows_of(in->index, 0), to = gb_rows_of(y, 2u);
+  unsigned grid = gb_blocks(y->numel, GB_THREADS);
+  bool narrow = y->numel <= INT32_MAX;
+  int64_t ids = in->index->shape[1];
+  if (y->numel == 0) return GB_OK;
+  if (y->dtype == GB_FLOAT64)
+    GB_LAUNCH(call->stream, sum_bags<double>, grid, GB_THREADS, 0, from, index, ids, to, narrow, call->fault,
+              (int)call->op);
+  else
+    GB_LAUNCH(call->stream, sum_bags<float>, grid, GB_THREADS, 0, from, index, ids, to, narrow, call->fault,
+              (int)call->op);
+  return GB_OK;
+}
+
+/* ====} */
+
 /* {==== gather, scatter_add, index_select, index_add ==== */
 
 /* y[i] = x at i's place with index[i] along dim. index has y's shape; step: of x along dim. others: x's other dims,
@@ -560,7 +595,7 @@ static gb_status one_hot(gb_cuda_call *call) {
 
 const gb_cuda_row gb_cuda_index[] = {
   { GB_OP_embedding, embedding, false }, { GB_OP_embedding_backward, embedding_backward, false },
-      { GB_OP_gather, gather, false },
+      { GB_OP_embedding_sum, embedding_sum, false }, { GB_OP_gather, gather, false },
   { GB_OP_scatter_add, scatter_add, false }, { GB_OP_index_select, index_select, false },
       { GB_OP_index_add, index_add, false },
   { GB_OP_index_put, index_put, false }, { GB_OP_masked_select, masked_select, false },

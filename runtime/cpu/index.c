@@ -54,6 +54,79 @@ static gb_status embedding(gb_op_call *call) {
   return GB_OK;
 }
 
+/* Elements that lie anywhere, each for about so many of a pass. */
+enum { FAR = 4 };
+
+/* Sums of a tile. */
+typedef union tile_sums { float f32[GB_TILE]; double f64[GB_TILE]; } tile_sums;
+
+/* Where row i of a bag begins. */
+static const char *row_of_bag(const gb_tensor *index, const gb_tensor *weight, int64_t bag, int64_t i) {
+  int64_t place = bag * index->stride[0] + i * index->stride[1];
+  int64_t row = gb_index_value(gb_data(index), (gb_dtype)index->dtype, place);
+  return gb_data(weight) + row * weight->stride[0] * (int64_t)bytes_of(weight);
+}
+
+/* Ask for n bytes of memory. */
+static void ask_for(const char *from, int64_t n) {
+  enum { LINE = 64 };
+  for (int64_t at = 0; at < n; at += LINE) __builtin_prefetch(from + at);
+}
+
+/* Columns first .. first + n - 1 of one bag's sum, n at most a tile. The rows lie anywhere, so those to come are asked
+ * for; rows of float32 are added as they lie. */
+static void sum_bag(const gb_op_call *call, int64_t bag, int64_t first, int64_t n) {
+  const gb_in_embedding_sum *in = GB_IN(call, embedding_sum);
+  const gb_tensor *index = in->index, *weight = in->weight, *y = GB_OUT(call, embedding_sum)->y;
+  enum { AHEAD = 4 };
+  int64_t bytes = (int64_t)bytes_of(weight), stride = weight->stride[1], ids = index->shape[1], asked = 0;
+  bool wide = weight->dtype == GB_FLOAT64, plain = weight->dtype == GB_FLOAT32 && stride == 1;
+  tile_sums sum, part;
+  memset(&sum, 0, (size_t)n * (wide ? sizeof *sum.f64 : sizeof *sum.f32));
+  for (int64_t i = 0; i < ids; i++) {
+    for (; asked < ids && asked <= i + AHEAD && stride == 1; asked++)
+      ask_for(row_of_bag(index, weight, bag, asked) + first * bytes, n * bytes);
+    const char *from = row_of_bag(index, weight, bag, i) + first * stride * bytes;
+    const float *row = plain ? (const float *)(const void *)from : part.f32;
+    if (wide) gb_load_f64(part.f64, from, GB_FLOAT64, stride, n);
+    else if (!plain) gb_load_f32(part.f32, from, (gb_dtype)weight->dtype, stride, n);
+    if (wide) for (int64_t k = 0; k < n; k++) sum.f64[k] += part.f64[k];
+    else for (int64_t k = 0; k < n; k++) sum.f32[k] += row[k];
+  }
+  char *to = gb_data(y) + (bag * y->stride[0] + first * y->stride[1]) * (int64_t)bytes_of(y);
+  if (wide) gb_store_f64(to, (gb_dtype)y->dtype, y->stride[1], sum.f64, n);
+  else gb_store_f32(to, (gb_dtype)y->dtype, y->stride[1], sum.f32, n);
+}
+
+/* The bags of one chunk: as many as read GB_CHUNK_ELEMENTS, one at least. */
+static int64_t bags_of_chunk(const gb_op_call *call) {
+  int64_t each = GB_IN(call, embedding_sum)->index->shape[1] * GB_IN(call, embedding_sum)->weight->shape[1];
+  return each < GB_CHUNK_ELEMENTS ? GB_CHUNK_ELEMENTS / (each > 0 ? each : 1) : 1;
+}
+
+static void embedding_sum_chunk(void *arg, int64_t chunk) {
+  const gb_op_call *call = arg;
+  const gb_tensor *index = GB_IN(call, embedding_sum)->index, *weight = GB_IN(call, embedding_sum)->weight;
+  int64_t bags = bags_of_chunk(call), end = (chunk + 1) * bags, width = weight->shape[1];
+  if (end > index->shape[0]) end = index->shape[0];
+  for (int64_t bag = chunk * bags; bag < end; bag++)
+    for (int64_t column = 0; column < width; column += GB_TILE) {
+      int64_t n = width - column < GB_TILE ? width - column : GB_TILE;
+      if (gb_work(index->shape[1] * (FAR + n))) return;
+      sum_bag(call, bag, column, n);
+    }
+}
+
+/* y[b] = the sum of weight[index[b, i]] over i: every row is read once, every sum written once. */
+static gb_status embedding_sum(gb_op_call *call) {
+  const gb_in_embedding_sum *in = GB_IN(call, embedding_sum);
+  GB_TRY(gb_check_index(call, in->index, in->weight->shape[0], "index"));
+  int64_t bags = bags_of_chunk(call);
+  if (GB_OUT(call, embedding_sum)->y->numel == 0) return GB_OK;
+  gb_parallel(call, (in->index->shape[0] + bags - 1) / bags, embedding_sum_chunk, call);
+  return GB_OK;
+}
+
 /* The places of each row in the index, in order: row r's are place[first[r]] .. place[first[r + 1] - 1]. */
 typedef struct row_lists {
   gb_op_call *call;
@@ -61,9 +134,6 @@ typedef struct row_lists {
   int64_t grad_strides[GB_MAX_NDIM];
   int64_t *first, *place, rows, rows_per_chunk;
 } row_lists;
-
-/* Elements that lie anywhere, each for about so many of a pass. */
-enum { FAR = 4 };
 
 /* Counting sort of the index by its values; equal values keep their order. Unfinished where a stop is asked for. */
 static void sort_by_row(row_lists *lists, const gb_tensor *index) {
@@ -84,9 +154,7 @@ static void sort_by_row(row_lists *lists, const gb_tensor *index) {
   first[0] = 0;
 }
 
-/* Sums of a tile, added to what is there. */
-typedef union tile_sums { float f32[GB_TILE]; double f64[GB_TILE]; } tile_sums;
-
+/* Sums added to what is there. */
 static void add_tile(const gb_tensor *out, char *to, const tile_sums *sum, bool wide, int64_t n) {
   tile_sums before;
   if (out->dtype == GB_FLOAT64) {
@@ -638,8 +706,8 @@ static gb_status one_hot(gb_op_call *call) {
 void GB_CPU_FILL(index)(gb_backend *backend);
 void GB_CPU_FILL(index)(gb_backend *backend) {
   static const struct { gb_op op; gb_kernel kernel; } table[] = {
-    { GB_OP_embedding, embedding }, { GB_OP_embedding_backward, embedding_backward }, { GB_OP_gather, gather },
-        { GB_OP_scatter_add, scatter_add },
+    { GB_OP_embedding, embedding }, { GB_OP_embedding_backward, embedding_backward },
+        { GB_OP_embedding_sum, embedding_sum }, { GB_OP_gather, gather }, { GB_OP_scatter_add, scatter_add },
     { GB_OP_index_select, index_select }, { GB_OP_index_add, index_add }, { GB_OP_index_put, index_put },
         { GB_OP_masked_select, masked_select },
     { GB_OP_masked_scatter, masked_scatter }, { GB_OP_nonzero, nonzero }, { GB_OP_one_hot, one_hot },

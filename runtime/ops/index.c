@@ -182,6 +182,44 @@ static gb_status embedding_backward_check(gb_op_call *call) {
 
 /* ====} */
 
+/* {==== embedding_sum ==== */
+
+/* index [bags, n], weight [rows, dim] -> [bags, dim]. */
+static gb_status embedding_sum_check(gb_op_call *call) {
+  const gb_tensor *index = GB_IN(call, embedding_sum)->index, *weight = GB_IN(call, embedding_sum)->weight;
+  GB_TRY(gb_require_integer(call, GB_IN_AT(embedding_sum, index)));
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(embedding_sum, index), 2, 2));
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(embedding_sum, weight), 2, 2));
+  GB_TRY(gb_require_float(call, GB_IN_AT(embedding_sum, weight)));
+  const int64_t shape[2] = { index->shape[0], weight->shape[1] };
+  return gb_call_output(call, GB_OUT_AT(embedding_sum, y), 2, shape, (gb_dtype)weight->dtype);
+}
+
+/* Each bag's gradient goes to all of its rows: a view shows it n times, so nothing is written out. embedding_backward
+ * has no gradient itself; index_add has. */
+static gb_status embedding_sum_gradient(gb_grad_call *grad) {
+  const gb_edge *edge = GB_EDGE(grad, embedding_sum, weight);
+  gb_tensor *index = GB_SAVED(grad, embedding_sum)->index, **out = &GB_GRAD_IN(grad, embedding_sum)->weight;
+  const int64_t each[3] = { index->shape[0], index->shape[1], edge->shape[1] }, flat[2] = { index->numel, each[2] };
+  gb_chain c;
+  gb_chain_begin(&c, grad->context);
+  gb_tensor *g = GB_CHAIN(&c, unsqueeze, .x = GB_GRAD_OUT(grad, embedding_sum)->y, .dim = gb_attr_int(1));
+  g = GB_CHAIN(&c, expand, .x = g, .shape = gb_attr_ints(3, each));
+  if (!grad->create_graph)
+    g = GB_CHAIN(&c, embedding_backward, .grad = g, .index = index, .rows = gb_attr_int(edge->shape[0]),
+                 .dtype = gb_attr_int(GB_WANTS(grad, embedding_sum, weight)));
+  else {
+    gb_tensor *zero = NULL, *rows = GB_CHAIN(&c, reshape, .x = g, .shape = gb_attr_ints(2, flat));
+    gb_tensor *line = GB_CHAIN(&c, reshape, .x = index, .shape = gb_attr_ints(1, flat));
+    if (c.status == GB_OK) c.status = zeros(grad->context, rows, edge->ndim, edge->shape, &zero);
+    g = GB_CHAIN(&c, index_add, .x = zero, .dim = gb_attr_int(0), .index = line, .source = rows);
+    gb_drop(&zero);
+  }
+  return gb_chain_end(&c, g, out);
+}
+
+/* ====} */
+
 /* {==== gather and scatter_add ==== */
 
 /* The result has index's shape. */
@@ -709,6 +747,8 @@ const gb_op_impl gb_family_index[] = {
   { .op = GB_OP_embedding, .check = embedding_check, .gradient = embedding_gradient,
     .save_in = GB_SAVE_IN(embedding, index) },
   { .op = GB_OP_embedding_backward, .check = embedding_backward_check },
+  { .op = GB_OP_embedding_sum, .check = embedding_sum_check, .gradient = embedding_sum_gradient,
+    .save_in = GB_SAVE_IN(embedding_sum, index) },
   { .op = GB_OP_gather, .check = gather_check, .gradient = gather_gradient, .save_in = GB_SAVE_IN(gather, index) },
   { .op = GB_OP_scatter_add, .check = scatter_add_check, .gradient = scatter_add_gradient,
     .save_in = GB_SAVE_IN(scatter_add, index) },

@@ -968,7 +968,8 @@ static gb_tensor *bag_max(gb_chain *c, gb_tensor *rows, gb_tensor *live) {
   return live ? GB_CHAIN(c, masked_fill, .x = y, .mask = empty, .value = gb_attr_num(0)) : y;
 }
 
-/* Rows of weight by bag, [bags, longest, dim], then the sum, mean or maximum over the middle. */
+/* Rows of weight by bag, [bags, longest, dim], then the sum, mean or maximum over the middle. Sums of whole bags take
+ * the rows as they lie. */
 static gb_status embedding_bag_compose(gb_op_call *call) {
   const gb_in_embedding_bag *in = GB_IN(call, embedding_bag);
   int64_t mode = GB_ATTRS(call, embedding_bag)->mode.integer, size[3], none[2];
@@ -984,11 +985,14 @@ static gb_status embedding_bag_compose(gb_op_call *call) {
   if (c.status == GB_OK && (b.count == 0 || b.longest == 0)) y = constant(&c, in->weight, 2, none, 0);
   else {
     const int64_t flat = b.count * b.longest, each[3] = { b.count, b.longest, in->weight->shape[1] };
-    gb_tensor *ids = shaped(&c, b.index, 1, &flat);
-    gb_tensor *picked = GB_CHAIN(&c, index_select, .x = in->weight, .dim = gb_attr_int(0), .index = ids);
-    gb_tensor *rows = shaped(&c, picked, 3, each);
+    bool plain = !b.live && !b.weights && mode != GB_WORD_max;
+    gb_tensor *ids = plain ? NULL : shaped(&c, b.index, 1, &flat);
+    gb_tensor *picked = plain ? NULL
+        : GB_CHAIN(&c, index_select, .x = in->weight, .dim = gb_attr_int(0), .index = ids);
+    gb_tensor *rows = plain ? NULL : shaped(&c, picked, 3, each);
     gb_tensor *live = b.live ? shaped(&c, b.live, 3, size) : NULL;
-    if (mode == GB_WORD_max) y = bag_max(&c, rows, live);
+    if (plain) y = GB_CHAIN(&c, embedding_sum, .index = b.index, .weight = in->weight);
+    else if (mode == GB_WORD_max) y = bag_max(&c, rows, live);
     else {
       gb_tensor *dead = live ? gb_chain_1(&c, GB_OP_logical_not, live, NULL) : NULL;
       if (b.weights) rows = product(&c, rows, shaped(&c, b.weights, 3, size));

@@ -223,6 +223,25 @@ describe("embedding_bag", function()
         { mode = mode }):tolist())):to_be(shown { { 0, 0 }, { 0, 0 } })
     end
   end)
+  it("sums whole bags of any width, layout and dtype as rows that are picked and summed", function()
+    gb.manual_seed(7)
+    for _, width in ipairs { 1, 5, 64, 1500 } do
+      for _, dtype in ipairs { "float64", "float32", "bfloat16", "float16" } do
+        local rows, bags = gb.randn(40, width):to(dtype), gb.randint(0, 40, { 9, 6 })
+        for _, w in ipairs { rows, rows:t():contiguous():t() } do
+          w = w:detach():requires_grad_()
+          local y = F.embedding_bag(bags, w, nil, nil, { mode = "sum" })
+          local want = w:detach():to("float64")[bags]:sum(2)
+          local room = ({ float64 = 1e-14, float32 = 1e-6, bfloat16 = 0.02, float16 = 0.003 })[dtype]
+          expect((y:to("float64") - want):abs():max():item() < room * 10):to_be(true)
+          y:backward(gb.ones(9, width):to(dtype))
+          local counts = gb.zeros(40):index_add(1, bags:reshape(-1), gb.ones(54))
+          expect(w.grad:to("float32")):to_equal_bits(counts:reshape(40, 1):expand(40, width):contiguous())
+        end
+      end
+    end
+    expect(function() F.embedding_bag(gb.tensor { { 0, 8 } }, gb.ones(8, 3)):tolist() end):to_fail("8 is out of range")
+  end)
   it("leaves rows of padding_idx out, and without a gradient", function()
     local w = weight:clone():requires_grad_()
     local y = F.embedding_bag(ids, w, starts, nil, { mode = "mean", padding_idx = 4 })
