@@ -23,6 +23,8 @@ static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 #define BATCH_CHUNK_ELEMENTS 65536
 /* Rows that are summed in lanes before the sums go on in float64. */
 enum { MOST_BATCH_ROWS = 128 };
+/* Elements of a row below which several are taken as one. */
+enum { LONG_ROW = 512 };
 /* Passes over them, towards a piece of work. */
 enum { BATCH_PASSES = 4 };
 
@@ -34,6 +36,7 @@ typedef struct batch {
   int64_t images, c, per, count;        /* images, channels, channels that share statistics, rows of an image */
   int64_t cells;
   int64_t batch, chunk, chunks;         /* rows read at once, rows of a chunk, chunks of an image */
+  int64_t together;                     /* rows that arithmetic takes as one, of so many times the channels */
   int64_t plane;                        /* elements of a plane, or 0: by rows */
   double eps;
   bool fixed;                           /* the statistics are not the batch's: backward, dx does not depend on x */
@@ -70,13 +73,14 @@ static gb_status open_batch(batch *b, gb_op_call *call, const gb_tensor *x, cons
   b->count = b->x.count / images;
   b->batch = least(most(gb_norm_batch(b->c), gb_row_plan_for(&b->x).batch), MOST_BATCH_ROWS);
   b->chunk = most(16, BATCH_CHUNK_ELEMENTS / most(b->c, 1));
+  b->together = least(most(LONG_ROW / b->c, 1), b->batch);
   b->plane = plane_of(x, other, y);
   if (b->plane > 0) b->chunk = b->plane; /* so parts are of planes */
   b->chunks = (b->count + b->chunk - 1) / b->chunk;
   size_t shared = 0, at[7], parts = gb_scratch_take(&shared, most(b->chunks, 1) * 2 * b->cells * 8), room = 0;
   size_t mean = gb_scratch_take(&shared, b->cells * 8), rstd = gb_scratch_take(&shared, b->cells * 8);
   for (int i = 0; i < 6; i++) at[i] = gb_scratch_take(&shared, b->cells * b->bytes);
-  gb_scratch_take(&room, (2 * b->batch + 2) * b->c * b->bytes);
+  gb_scratch_take(&room, (2 * b->batch + (2 + 6) * b->together) * b->c * b->bytes);
   GB_TRY(gb_scratch_open(call, shared, room, &b->scratch));
   char *base = b->scratch.shared;
   b->parts = (double *)(base + parts);
@@ -130,24 +134,62 @@ static void add_gradients(gb_lane lane, void *plain, void *along, const void *gr
   }
 }
 
-/* Add n lanes to doubles, and zero them for the next batch. */
-static void drain(gb_lane lane, double *to, void *lanes, int64_t n) {
-  for GB_PIECES(at, m, n)
-    for (int64_t i = at; i < at + m; i++) to[i] += gb_row_get(lane, lanes, i);
-  gb_clear_bytes(lanes, (size_t)n * gb_lane_bytes(lane));
+/* y = (x - offset) * scale + shift, by channel; y may be x. */
+static void apply_line(gb_lane lane, void *y, const void *x, const void *offset, const void *scale, const void *shift,
+                       int64_t n) {
+  float *r = y;
+  const float *f = x, *o = offset, *s = scale, *b = shift;
+  double *t = y;
+  const double *d = x, *p = offset, *u = scale, *c = shift;
+  for GB_PIECES(at, m, n) {
+    int64_t end = at + m;
+    if (lane == GB_LANE_F32) {
+#pragma omp simd
+      for (int64_t i = at; i < end; i++) r[i] = (f[i] - o[i]) * s[i] + b[i];
+    } else {
+#pragma omp simd
+      for (int64_t i = at; i < end; i++) t[i] = (d[i] - p[i]) * u[i] + c[i];
+    }
+  }
 }
 
-/* A thread's room: a batch of x, one of grad, two sums by channel. */
-typedef struct batch_room { char *x, *grad, *sums[2]; } batch_room;
+/* Add the lanes of several rows to doubles, and zero them for the next batch. */
+static void drain(const batch *b, double *to, void *lanes) {
+  const float *f = lanes;
+  const double *d = lanes;
+  for (int64_t row = 0; row < b->together; row++, f += b->c, d += b->c)
+    for GB_PIECES(at, m, b->c) {
+      if (b->lane == GB_LANE_F32) for (int64_t i = at; i < at + m; i++) to[i] += (double)f[i];
+      else for (int64_t i = at; i < at + m; i++) to[i] += d[i];
+    }
+  gb_clear_bytes(lanes, (size_t)(b->together * b->c * b->bytes));
+}
+
+/* A thread's room: a batch of x, one of grad, two sums by channel, and what is known by channel of one image; all but
+ * the batches for the rows that are taken together. */
+typedef struct batch_room { char *x, *grad, *sums[2], *offset, *scale, *weight, *bias, *plain, *along; } batch_room;
 
 static batch_room batch_room_of(const batch *b) {
   batch_room r = { .x = gb_scratch_room(&b->scratch) };
-  int64_t size = b->batch * b->c * b->bytes;
+  int64_t size = b->batch * b->c * b->bytes, row = b->together * b->c * b->bytes;
+  char **rows[] = { &r.sums[0], &r.sums[1], &r.offset, &r.scale, &r.weight, &r.bias, &r.plain, &r.along };
   r.grad = r.x + size;
-  r.sums[0] = r.grad + size;
-  r.sums[1] = r.sums[0] + b->c * b->bytes;
-  gb_clear_bytes(r.sums[0], (size_t)(2 * b->c * b->bytes));
+  for (int i = 0; i < 8; i++) *rows[i] = r.grad + size + i * row;
+  gb_clear_bytes(r.sums[0], (size_t)(2 * row));
   return r;
+}
+
+/* What is known of an image's channels, as often as rows are taken together. */
+static void repeat_channels(const batch *b, int64_t image, const char *channels, char *to) {
+  int64_t row = b->c * b->bytes;
+  for (int64_t i = 0; i < b->together; i++) gb_copy_bytes(to + i * row, channels + image * row, (size_t)row);
+}
+
+/* n rows from `first` on in lanes: where they lie, or brought to room. */
+static const char *rows_in_lanes(const batch *b, const gb_rows *rows, int64_t first, int64_t n, char *room) {
+  const char *own = gb_rows_own(rows, gb_lane_dtype(b->lane), first);
+  if (!own) gb_rows_load(rows, b->lane, first, n, room);
+  return own ? own : room;
 }
 
 /* The sum by channel of rows first .. end - 1 of x, or of the squares of their distance from `offset`, into *to. */
@@ -156,12 +198,13 @@ static void sum_rows(const batch *b, const batch_room *r, int64_t first, int64_t
   for (int64_t n; first < end; first += n) {
     n = least(b->batch, end - first);
     if (gb_work(BATCH_PASSES * n * b->c)) return;
-    gb_rows_load(&b->x, b->lane, first, n, r->x);
-    for (int64_t i = 0; i < n; i++) {
-      if (offset) add_squares(b->lane, r->sums[0], r->x + i * b->c * b->bytes, offset, b->c);
-      else gb_row_add(b->lane, r->sums[0], r->x + i * b->c * b->bytes, b->c, 1);
+    const char *x = rows_in_lanes(b, &b->x, first, n, r->x);
+    for (int64_t i = 0; i < n; i += b->together) {
+      int64_t elements = least(b->together, n - i) * b->c;
+      if (offset) add_squares(b->lane, r->sums[0], x + i * b->c * b->bytes, offset, elements);
+      else gb_row_add(b->lane, r->sums[0], x + i * b->c * b->bytes, elements, 1);
     }
-    drain(b->lane, to, r->sums[0], b->c);
+    drain(b, to, r->sums[0]);
   }
 }
 
@@ -174,9 +217,10 @@ static void moments_chunk(void *arg, int64_t chunk) {
   sum_rows(b, &r, rows.first, rows.end, NULL, mean);
   for (int64_t i = 0; i < b->c && !gb_long_loop(i); i++) {
     mean[i] /= (double)(rows.end - rows.first);
-    gb_row_put(b->lane, r.sums[1], i, mean[i]);
+    gb_row_put(b->lane, r.scale, i, mean[i]);
   }
-  sum_rows(b, &r, rows.first, rows.end, r.sums[1], spread);
+  repeat_channels(b, 0, r.scale, r.offset);
+  sum_rows(b, &r, rows.first, rows.end, r.offset, spread);
 }
 
 /* Moments of the chunks and channels that share statistics, from cell `first` on, put together (Chan, Golub, LeVeque:
@@ -244,17 +288,19 @@ static void apply_chunk(void *arg, int64_t chunk) {
   const batch *b = arg;
   batch_room r = batch_room_of(b);
   part_of_rows rows = rows_of_chunk(b, chunk);
-  int64_t cells = rows.image * b->c * b->bytes;
+  repeat_channels(b, rows.image, b->offset, r.offset);
+  repeat_channels(b, rows.image, b->scale, r.scale);
+  repeat_channels(b, rows.image, b->bias, r.bias);
   for (int64_t n, first = rows.first; first < rows.end; first += n) {
     n = least(b->batch, rows.end - first);
     if (gb_work(BATCH_PASSES * n * b->c)) return;
-    gb_rows_load(&b->x, b->lane, first, n, r.x);
-    for (int64_t i = 0; i < n; i++) {
-      char *x = r.x + i * b->c * b->bytes;
-      gb_row_add(b->lane, x, b->offset + cells, b->c, -1);
-      gb_norm_row(gb_lane_dtype(b->lane), x, x, b->c, 0, 1, b->scale + cells, b->bias + cells, false);
+    const char *x = rows_in_lanes(b, &b->x, first, n, r.x);
+    char *own = gb_rows_own(&b->y, gb_lane_dtype(b->lane), first), *y = own ? own : r.x;
+    for (int64_t i = 0; i < n; i += b->together) {
+      int64_t at = i * b->c * b->bytes, elements = least(b->together, n - i) * b->c;
+      apply_line(b->lane, y + at, x + at, r.offset, r.scale, r.bias, elements);
     }
-    gb_rows_store(&b->y, b->lane, first, n, r.x);
+    if (!own) gb_rows_store(&b->y, b->lane, first, n, y);
   }
 }
 
@@ -390,18 +436,18 @@ static void gradients_chunk(void *arg, int64_t chunk) {
   const batch *b = arg;
   batch_room r = batch_room_of(b);
   part_of_rows rows = rows_of_chunk(b, chunk);
-  const char *offset = b->offset + rows.image * b->c * b->bytes;
   double *part = b->parts + chunk * 2 * b->c;
   gb_clear_bytes(part, (size_t)(2 * b->c) * sizeof *part);
+  repeat_channels(b, rows.image, b->offset, r.offset);
   for (int64_t n, first = rows.first; first < rows.end; first += n) {
     n = least(b->batch, rows.end - first);
     if (gb_work(BATCH_PASSES * n * b->c)) return;
-    gb_rows_load(&b->x, b->lane, first, n, r.x);
-    gb_rows_load(&b->grad, b->lane, first, n, r.grad);
-    for (int64_t i = 0; i < n; i++)
-      add_gradients(b->lane, r.sums[0], r.sums[1], r.grad + i * b->c * b->bytes, r.x + i * b->c * b->bytes, offset,
-                    b->c);
-    for (int k = 0; k < 2; k++) drain(b->lane, part + k * b->c, r.sums[k], b->c);
+    const char *x = rows_in_lanes(b, &b->x, first, n, r.x), *grad = rows_in_lanes(b, &b->grad, first, n, r.grad);
+    for (int64_t i = 0; i < n; i += b->together) {
+      int64_t at = i * b->c * b->bytes, elements = least(b->together, n - i) * b->c;
+      add_gradients(b->lane, r.sums[0], r.sums[1], grad + at, x + at, r.offset, elements);
+    }
+    for (int k = 0; k < 2; k++) drain(b, part + k * b->c, r.sums[k]);
   }
 }
 
@@ -413,27 +459,32 @@ static void sum_chunks(const batch *b, int64_t cell, double sums[2]) {
     for (int k = 0; k < 2; k++) sums[k] += parts[(2 * chunk + k) * b->c];
 }
 
-/* x = scale * weight * (grad - plain - (x - offset) * along) for the channels from cell `first` on; of groups, whose
- * sums are of grad * weight, scale * (weight * grad - plain - (x - offset) * along). */
-static void differentiate_channels(const batch *b, int64_t first, void *x, const void *grad) {
+/* dx = scale * weight * (grad - plain - (x - offset) * along) by channel; of groups, whose sums are of grad * weight,
+ * scale * (weight * grad - plain - (x - offset) * along). dx may be x or grad. */
+static void differentiate_channels(const batch *b, const batch_room *r, void *dx, const void *x, const void *grad,
+                                   int64_t n) {
   bool grouped = b->grouped;
-  float *restrict f = x;
-  const float *restrict g = grad, *o = (float *)b->offset + first, *s = (float *)b->scale + first,
-      *w = (float *)b->weight + first,
-                                 *p = (float *)b->plain + first, *a = (float *)b->along + first;
-  double *restrict d = x;
-  const double *restrict h = grad, *q = (double *)b->offset + first, *t = (double *)b->scale + first,
-      *v = (double *)b->weight + first,
-                                  *m = (double *)b->plain + first, *e = (double *)b->along + first;
-  for GB_PIECES(at, n, b->c) {
-    if (b->lane == GB_LANE_F32 && grouped)
-      for (int64_t i = at; i < at + n; i++) f[i] = s[i] * (w[i] * g[i] - p[i] - (f[i] - o[i]) * a[i]);
-    else if (b->lane == GB_LANE_F32)
-      for (int64_t i = at; i < at + n; i++) f[i] = s[i] * w[i] * (g[i] - p[i] - (f[i] - o[i]) * a[i]);
-    else if (grouped)
-      for (int64_t i = at; i < at + n; i++) d[i] = t[i] * (v[i] * h[i] - m[i] - (d[i] - q[i]) * e[i]);
-    else
-      for (int64_t i = at; i < at + n; i++) d[i] = t[i] * v[i] * (h[i] - m[i] - (d[i] - q[i]) * e[i]);
+  float *y = dx;
+  const float *f = x, *g = grad, *o = (float *)(void *)r->offset, *s = (float *)(void *)r->scale,
+      *w = (float *)(void *)r->weight, *p = (float *)(void *)r->plain, *a = (float *)(void *)r->along;
+  double *z = dx;
+  const double *d = x, *h = grad, *q = (double *)(void *)r->offset, *t = (double *)(void *)r->scale,
+      *v = (double *)(void *)r->weight, *m = (double *)(void *)r->plain, *e = (double *)(void *)r->along;
+  for GB_PIECES(at, count, n) {
+    int64_t end = at + count;
+    if (b->lane == GB_LANE_F32 && grouped) {
+#pragma omp simd
+      for (int64_t i = at; i < end; i++) y[i] = s[i] * (w[i] * g[i] - p[i] - (f[i] - o[i]) * a[i]);
+    } else if (b->lane == GB_LANE_F32) {
+#pragma omp simd
+      for (int64_t i = at; i < end; i++) y[i] = s[i] * w[i] * (g[i] - p[i] - (f[i] - o[i]) * a[i]);
+    } else if (grouped) {
+#pragma omp simd
+      for (int64_t i = at; i < end; i++) z[i] = t[i] * (v[i] * h[i] - m[i] - (d[i] - q[i]) * e[i]);
+    } else {
+#pragma omp simd
+      for (int64_t i = at; i < end; i++) z[i] = t[i] * v[i] * (h[i] - m[i] - (d[i] - q[i]) * e[i]);
+    }
   }
 }
 
@@ -441,15 +492,21 @@ static void backward_rows_chunk(void *arg, int64_t chunk) {
   const batch *b = arg;
   batch_room r = batch_room_of(b);
   part_of_rows rows = rows_of_chunk(b, chunk);
+  const char *from[] = { b->offset, b->scale, b->weight, b->plain, b->along };
+  char *to[] = { r.offset, r.scale, r.weight, r.plain, r.along };
+  for (int k = 0; k < 5; k++) repeat_channels(b, rows.image, from[k], to[k]);
   for (int64_t n, first = rows.first; first < rows.end; first += n) {
     n = least(b->batch, rows.end - first);
     if (gb_work(BATCH_PASSES * n * b->c)) return;
     if (b->fixed) gb_clear_bytes(r.x, (size_t)(n * b->c * b->bytes));
-    else gb_rows_load(&b->x, b->lane, first, n, r.x);
-    gb_rows_load(&b->grad, b->lane, first, n, r.grad);
-    for (int64_t i = 0; i < n; i++)
-      differentiate_channels(b, rows.image * b->c, r.x + i * b->c * b->bytes, r.grad + i * b->c * b->bytes);
-    gb_rows_store(&b->y, b->lane, first, n, r.x);
+    const char *x = b->fixed ? r.x : rows_in_lanes(b, &b->x, first, n, r.x);
+    const char *grad = rows_in_lanes(b, &b->grad, first, n, r.grad);
+    char *own = gb_rows_own(&b->y, gb_lane_dtype(b->lane), first), *dx = own ? own : r.grad;
+    for (int64_t i = 0; i < n; i += b->together) {
+      int64_t at = i * b->c * b->bytes, elements = least(b->together, n - i) * b->c;
+      differentiate_channels(b, &r, dx + at, x + at, grad + at, elements);
+    }
+    if (!own) gb_rows_store(&b->y, b->lane, first, n, dx);
   }
 }
 
