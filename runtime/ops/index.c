@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "graph/chain.h"
+#include "ops/conv.h"
 
 /* {==== What several ops need ==== */
 
@@ -606,6 +607,16 @@ static gb_status require_alike(gb_op_call *call, gb_tensor *const *list, int i, 
                       a, b, dim + 1);
 }
 
+/* Are all of them maps with channels last? One at least is not contiguous as well. */
+static bool all_channels_last(gb_tensor **xs, int count) {
+  bool contiguous = true;
+  for (int i = 0; i < count; i++) {
+    if (xs[i]->ndim != 4 || !gb_is_channels_last(xs[i])) return false;
+    contiguous = contiguous && gb_is_contiguous(xs[i]);
+  }
+  return !contiguous;
+}
+
 /* Sizes along dim add up; all others agree. */
 static gb_status cat_check(gb_op_call *call) {
   gb_tensor **xs = GB_LIST(call, cat, xs);
@@ -621,7 +632,11 @@ static gb_status cat_check(gb_op_call *call) {
     GB_TRY(require_alike(call, xs, i, dim));
     shape[dim] += xs[i]->shape[dim];
   }
-  return gb_call_output(call, GB_OUT_AT(cat, y), first->ndim, shape, gb_result_type(xs, count));
+  int64_t strides[GB_MAX_NDIM];
+  bool maps = all_channels_last(xs, count);
+  if (maps) gb_channels_last_strides(shape, strides);
+  return gb_call_output_strided(call, GB_OUT_AT(cat, y), first->ndim, shape, maps ? strides : NULL,
+                                gb_result_type(xs, count));
 }
 
 /* Each input gets its own stretch of the gradient, as a view. */

@@ -189,6 +189,21 @@ describe("elementwise ops on what runs across", function()
     local sum = x + t
     expect(x:add_(x:t())):to_equal_bits(sum)
   end)
+  it("cat of maps with channels last keeps them last", function()
+    local x, y = gb.randn(2, 3, 4, 5), gb.randn(2, 6, 4, 5)
+    local function last(t) return t:permute({ 1, 3, 4, 2 }):contiguous():permute({ 1, 4, 2, 3 }) end
+    local want = gb.cat({ x, y }, 2)
+    local kept = { { last(x), last(y), true }, { x, last(y), false }, { last(x), y, false }, { x, y, false } }
+    for _, case in ipairs(kept) do
+      local got = gb.cat({ case[1], case[2] }, 2)
+      expect(got:contiguous()):to_equal_bits(want)
+      expect(got:stride(2)):to_be(case[3] and 1 or 20)
+    end
+    expect(gb.cat({ last(x), last(x) }, 1):contiguous()):to_equal_bits(gb.cat({ x, x }, 1))
+    -- what is both stays contiguous, as do vectors
+    expect(gb.cat({ gb.ones(2, 1, 4, 5), gb.ones(2, 1, 4, 5) }, 2):is_contiguous()):to_be(true)
+    expect(gb.cat({ gb.ones(3), gb.ones(2) }, 1):is_contiguous()):to_be(true)
+  end)
   it("with any number of threads", function()
     local before = gb.get_num_threads()
     local x, n = permuted({ 700, 900 }, { 2, 1 }, 3, "float32")
