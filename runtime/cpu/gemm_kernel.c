@@ -117,12 +117,21 @@ static inline void copy_lanes(char *to, const char *from, size_t bytes) {
   for (; i < bytes; i += 4) memcpy(to + i, from + i, 4);
 }
 
+/* Runs ahead of the one that is packed: they are short and leap, so a processor's own prefetching does not follow. */
+enum { RUNS_AHEAD = 8, CACHE_LINE = 64 };
+
+/* Ask for so much memory. */
+static inline void ask_for(const char *from, int64_t bytes) {
+  for (int64_t at = 0; at < bytes; at += CACHE_LINE) __builtin_prefetch(from + at);
+}
+
 /* All panels of lines that lie side by side: each step along k is one run, cut into the panels. */
 static void pack_across(gb_lane lane, const lines *l, int64_t first, int64_t count, int64_t from, int64_t depth,
                         int width, char *to,
                         char *work) {
   size_t size = gb_lane_bytes(lane), panel = (size_t)(depth * width) * size, row = (size_t)width * size;
   for (int64_t p = 0; p < depth; p++, to += row) {
+    if (p + RUNS_AHEAD < depth) ask_for(line_at(l, first, from + p + RUNS_AHEAD), count * l->bytes);
     const char *run = run_of(lane, l, line_at(l, first, from + p), 1, count, work);
     int64_t i = 0;
     char *at = to;
@@ -268,10 +277,11 @@ static inline __attribute__((always_inline)) void add_products_f32(int64_t k, co
 }
 
 /* c[MR, NR] = beta * c + alpha * a @ b for a packed panel of b of depth k. */
-static void kernel_f32(int64_t k, float alpha, panel_rows a, const float *b, float beta, float *c, int64_t ldc) {
+static void kernel_f32(int64_t k, float alpha, const float *a, int64_t row, int64_t step, const float *b, float beta,
+                       float *c, int64_t ldc) {
   f32x sum[MR][2] = { 0 };
-  if (a.row == 1) add_products_f32(k, (const float *)a.data, 1, a.step, b, sum);
-  else add_products_f32(k, (const float *)a.data, a.row, 1, b, sum);
+  if (row == 1) add_products_f32(k, a, 1, step, b, sum);
+  else add_products_f32(k, a, row, 1, b, sum);
 #pragma GCC unroll 16
   for (int i = 0; i < MR; i++, c += ldc) {
     f32x *to = (f32x *)c, *next = (f32x *)(c + NR_F32 / 2);
@@ -280,9 +290,8 @@ static void kernel_f32(int64_t k, float alpha, panel_rows a, const float *b, flo
   }
 }
 
-static void kernel_f64(int64_t k, double alpha, panel_rows rows, const double *b, double beta, double *c, int64_t ldc) {
+static void kernel_f64(int64_t k, double alpha, const double *a, const double *b, double beta, double *c, int64_t ldc) {
   f64x sum[MR][2] = { 0 };
-  const double *a = (const double *)(const void *)rows.data;
   for (int64_t p = 0; p < k; p++, a += MR, b += NR_F64) {
     f64x left = *(const f64x *)b, right = *(const f64x *)(b + NR_F64 / 2);
 #pragma GCC unroll 16
@@ -296,9 +305,10 @@ static void kernel_f64(int64_t k, double alpha, panel_rows rows, const double *b
   }
 }
 
-static void kernel(gb_lane lane, int64_t k, double alpha, panel_rows a, const void *b, double beta, void *c,
-                   int64_t ldc) {
-  if (lane == GB_LANE_F32) kernel_f32(k, (float)alpha, a, b, (float)beta, c, ldc);
+/* a: the first of MR rows. The rows go in registers: a struct on the stack would be read before it is written. */
+static void kernel(gb_lane lane, int64_t k, double alpha, const panel_rows *rows, const void *a, const void *b,
+                   double beta, void *c, int64_t ldc) {
+  if (lane == GB_LANE_F32) kernel_f32(k, (float)alpha, a, rows->row, rows->step, b, (float)beta, c, ldc);
   else kernel_f64(k, alpha, a, b, beta, c, ldc);
 }
 
@@ -334,12 +344,14 @@ static void multiply_panels(gb_lane lane, int64_t m, int64_t n, int64_t k, doubl
   for (int64_t j = 0; j < n; j += nr)
     for (int64_t i = 0; i < m; i += MR) {
       int64_t rows = least(MR, m - i), back = in_place ? MR - rows : 0;
-      panel_rows panel = a;
-      panel.data += (in_place ? (i - back) * a.row : i * k) * (int64_t)size;
+      const char *panel = a.data + (in_place ? (i - back) * a.row : i * k) * (int64_t)size;
       const char *columns = b + (size_t)(j * k) * size;
       char *to = c + (size_t)(i * ldc + j) * gb_dtype_bytes(dtype);
-      if (rows == MR && n - j >= nr && !rounded) { kernel(lane, k, alpha, panel, columns, beta, to, ldc); continue; }
-      kernel(lane, k, alpha, panel, columns, 0, edge, nr);
+      if (rows == MR && n - j >= nr && !rounded) {
+        kernel(lane, k, alpha, &a, panel, columns, beta, to, ldc);
+        continue;
+      }
+      kernel(lane, k, alpha, &a, panel, columns, 0, edge, nr);
       const char *from = (const char *)edge + (size_t)(back * nr) * size;
       if (rounded)
         round_tile(dtype, rows, least(nr, n - j), (const float *)(const void *)from, (uint16_t *)(void *)to, ldc);
