@@ -265,7 +265,7 @@ void gb_slab_leave(gb_tensor *parameter) {
 void gb_slab_free(gb_owned_slab *owned) {
   if (!owned) return;
   gb_slab *slab = &owned->slab;
-  gb_parts_free(owned);
+  gb_split_parts_free(owned);
   for (int64_t s = 0; slab->segments && s < slab->count; s++) gb_tensor_release(slab->segments[s].grad);
   if (slab->parameters) slab->parameters->storage->user = NULL;
   gb_tensor_release(slab->parameters);

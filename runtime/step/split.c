@@ -64,7 +64,7 @@ static void free_part(gb_slab *part) {
   gb_counted_free(part->segments);
 }
 
-void gb_parts_free(gb_owned_slab *owned) {
+void gb_split_parts_free(gb_owned_slab *owned) {
   while (owned->n_parts) free_part(&owned->parts[--owned->n_parts]);
   gb_counted_free(owned->parts);
   owned->parts = NULL;
@@ -157,7 +157,7 @@ static gb_status check(const gb_optimizer *optimizer) {
 
 static void drop_parts(const gb_optimizer *optimizer) {
   int group = 0, i = 0;
-  for (gb_owned_slab *owned; (owned = next_slab(optimizer, &group, &i));) gb_parts_free(owned);
+  for (gb_owned_slab *owned; (owned = next_slab(optimizer, &group, &i));) gb_split_parts_free(owned);
 }
 
 gb_status gb_optimizer_split(gb_optimizer *optimizer, const gb_split *split) {
