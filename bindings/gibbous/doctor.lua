@@ -82,8 +82,8 @@ local function add_libraries(add)
   add("matrix products", "ok", "kernels of our own; no BLAS is used")
   if pcall(gb.linalg.inv, gb.eye(1, { device = "cpu" })) then
     add("LAPACK", "ok", "gb.linalg runs on it, a thread for each matrix")
-  else add("LAPACK", "warning", "not part of this build; gb.linalg needs it",
-    "install liblapack-dev and build again") end
+  else add("LAPACK", "warning", "not there, or not part of this build; gb.linalg needs it",
+    "install liblapack3, or liblapack-dev and build again") end
   local version = native.library("onednn")
   if version then
     add("oneDNN", "ok", format("version %s convolves in float32, and bfloat16 where it has AMX tiles", version))

@@ -2,10 +2,14 @@
  * and float64 (d...).
  *
  * Fortran: every argument is an address, matrices go column by column, and the length of each text follows at the end.
- * A wrong argument would end the process (XERBLA), so shapes and values are checked before. */
+ * A wrong argument would end the process (XERBLA), so shapes and values are checked before.
+ *
+ * The library is loaded when the first of them is wanted: with what it needs itself it takes a seventh of the time in
+ * which a program starts, and most programs never call it. */
 #ifndef GB_CPU_LAPACK_H
 #define GB_CPU_LAPACK_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #define GB_LAPACK_OF(p, real)                                                                                          \
@@ -32,5 +36,19 @@
                 const int *ldc, size_t, size_t);
 GB_LAPACK_OF(s, float)
 GB_LAPACK_OF(d, double)
+
+#define GB_LAPACK_ROUTINES(X, p) \
+  X(p, potrf) X(p, getrf) X(p, getrs) X(p, trtrs) X(p, geqrf) X(p, orgqr) X(p, gesdd) X(p, syevd) X(p, gemm)
+
+/* Where they are, once gb_lapack_open has found them. */
+#define GB_LAPACK_POINTER(p, name) __typeof__(p##name##_) *p##name;
+typedef struct gb_lapack_table {
+  GB_LAPACK_ROUTINES(GB_LAPACK_POINTER, s)
+  GB_LAPACK_ROUTINES(GB_LAPACK_POINTER, d)
+} gb_lapack_table;
+extern gb_lapack_table gb_lapack;
+
+/* Load the library, once. False: there is none. Any thread. */
+bool gb_lapack_open(void);
 
 #endif

@@ -5,18 +5,13 @@
  * routine begins, which nothing can stop on its way: one that would outlast the limit of time does not begin. Elements
  * are looked at first: NaN or infinity can make a routine run for ever. The first matrix of the batch that fails is the
  * one that is told. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* RTLD_NOLOAD is not of POSIX */
-#endif
 #include <inttypes.h>
 
 #include "cpu/linalg.h"
 #include "cpu/walk.h"
 
 #ifdef GB_HAVE_LAPACK
-#include <dlfcn.h>
 #include <math.h>
-#include <pthread.h>
 
 #include "cpu/lapack.h"
 
@@ -24,31 +19,17 @@ enum { LAPACK_BLOCK = 64 }; /* columns that blocked routines of LAPACK take at o
 
 #define REAL float
 #define OF(name) name##_f32
-#define LA(name) s##name##_
+#define LA(name) gb_lapack.s##name
 #define LOAD gb_load_f32
 #define STORE gb_store_f32
 #include "cpu/linalg_of.h"
 
 #define REAL double
 #define OF(name) name##_f64
-#define LA(name) d##name##_
+#define LA(name) gb_lapack.d##name
 #define LOAD gb_load_f64
 #define STORE gb_store_f64
 #include "cpu/linalg_of.h"
-
-/* Tell OpenBLAS, where the system's BLAS is one, to leave threads to us. */
-static void quiet_blas(void) {
-  static const char *const names[] = { "libblas.so.3", "liblapack.so.3", "libopenblas.so.0" };
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-    void *library = dlopen(names[i], RTLD_LAZY | RTLD_NOLOAD);
-    if (!library) continue;
-    void *found = dlsym(library, "openblas_set_num_threads");
-    void (*set)(int) = NULL;
-    memcpy(&set, &found, sizeof set);
-    if (set) set(1);
-    dlclose(library);
-  }
-}
 
 /* {==== A batch ==== */
 
@@ -92,9 +73,10 @@ static gb_status check_time(gb_op_call *call, int64_t m, int64_t n, double produ
  * passes: the multiply-adds of a matrix are as many times those of its triangle. */
 static gb_status run_batch(gb_op_call *call, const gb_tensor *out, int own, int64_t m, int64_t n, int64_t passes,
                            int64_t numbers, gb_matrix_fault (*one)(const gb_matrix_job *, int64_t, char *)) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
   gb_matrix_job job = { .call = call, .ndim = out->ndim - own, .count = 1, .one = one, .bad = -1 };
-  pthread_once(&once, quiet_blas);
+  if (!gb_lapack_open())
+    return gb_call_fail(call, GB_EUNSUPPORTED, "needs LAPACK, and liblapack.so.3 cannot be loaded; install liblapack3 "
+                                               "(Debian and Ubuntu)");
   for (int d = 0; d < job.ndim; d++) job.count *= job.batch[d] = out->shape[d];
   if (job.count == 0) return GB_OK;
   int64_t least = m < n ? m : n, most = m < n ? n : m;
