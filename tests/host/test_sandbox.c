@@ -89,6 +89,16 @@ static const escape escapes[] = {
   { "gb.plot.histogram({ 1, 2 }, { file = 'a.svg' })", GB_EIO, "files are not allowed" },
   { "gb.profile(function() end, { file = 'a.json', print = false })", GB_EIO, "files are not allowed" },
   { "local g = gb.plot assert(not getmetatable(g) and g({ 1, 2 }, { quiet = true }))", GB_OK, NULL },
+  /* names that wait until they are used (late.h) */
+  { "for _, path in ipairs { 'save', 'load' } do assert(not pcall(function() return gb[path] end)) end\n"
+    "for name in pairs(gb) do assert(name ~= 'Logger' and name ~= 'Checkpoints' and name ~= 'test') end", GB_OK, NULL },
+  { "return gb.Checkpoints", GB_ERECIPE, "gb has no 'Checkpoints'" },
+  { "assert(not pcall(setmetatable, gb.nn, {}) and not getmetatable(gb.nn))", GB_OK, NULL },
+  { "local form, tensor, nn = string.format, gb.is_tensor, gb.nn string.format, gb.is_tensor, gb.nn = nil\n"
+    "local made = gb.Trainer and nn.Linear and gb.optim.lr.Cosine string.format, gb.is_tensor, gb.nn = form, tensor, nn\n"
+    "assert(made)", GB_OK, NULL },
+  { "local function dig() local ok, why = pcall(dig) if not ok then local _ = gb.data.DataLoader end error(why) end\n"
+    "pcall(dig) assert(gb.data.DataLoader)", GB_OK, NULL },
   /* bytecode */
   { "assert(string.dump == nil and not load('\\27Lua', 'x', 't'))", GB_OK, NULL },
   { "load('return 1', 'x', 'b')", GB_ERECIPE, "text only" },
