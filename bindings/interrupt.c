@@ -283,6 +283,18 @@ int gbl_save_asked(lua_State *L) {
   return 1;
 }
 
+int gbl_limits_left(lua_State *L) {
+  const gbl_state *state = gbl_get_state(L);
+  const gbl_interrupt *interrupt = &state->interrupt;
+  double deadline = state->context->deadline;
+  uint64_t most = interrupt->most_instructions, used = interrupt->instructions;
+  if (deadline > 0) lua_pushnumber(L, deadline - now());
+  else lua_pushnil(L);
+  if (most) lua_pushinteger(L, used < most ? (lua_Integer)((most - used) & INT64_MAX) : 0);
+  else lua_pushnil(L);
+  return 2;
+}
+
 static int on_stop(lua_State *L, gbl_call *call) {
   const gbl_value *fn = gbl_argument(call, "fn");
   double grace = gbl_number(call, "grace");

@@ -127,6 +127,8 @@ int gbl_stop_asked(lua_State *L);
 int gbl_pass_on_stop(lua_State *L);
 int gbl_take_saves(lua_State *L);
 int gbl_save_asked(lua_State *L);
+/* limits_left() -> number?, int?: seconds and instructions until the limits of the outermost call; nil: none. */
+int gbl_limits_left(lua_State *L);
 /* gb.on_stop. */
 void gbl_open_interrupt(lua_State *L);
 /* Replace xpcall by one whose message handler a stop can take away: Lua would run it with hooks off. */

@@ -97,7 +97,7 @@ local SPEED_STEPS = 100 -- that the numbers are means of
 function trainer.begin_speed(mine)
   mine.speed, mine.window_of_waits = gb.throughput({ window = SPEED_STEPS }), {}
   mine.waits, mine.lasts, mine.measured = 0.0, 0.0, 0
-  mine.epoch_waits, mine.epoch_lasts = 0.0, 0.0
+  mine.epoch_waits, mine.epoch_lasts, mine.limits_before = 0.0, 0.0, nil
 end
 
 local function waited_of(mine) return (private(mine.train, "loader").waited) end
@@ -116,6 +116,7 @@ function trainer.measure_speed(mine, samples)
   mine.epoch_waits, mine.epoch_lasts = mine.epoch_waits + waits, mine.epoch_lasts + lasts
   values.samples_per_second = mine.speed(samples) or values.samples_per_second
   values.data_wait = mine.lasts > 0 and max(0.0, min(1.0, mine.waits / mine.lasts)) or nil
+  trainer.mind_limits(mine)
   if mine.sample_operations and values.samples_per_second then
     values.mfu = values.samples_per_second * mine.sample_operations / (mine.peak_flops * mine.size)
   end

@@ -5,11 +5,14 @@
 -- unless weights were being written, an epoch was being ended, or new measures were being told: then nothing is saved,
 -- and the last checkpoint is the one of before. A validation that failed is owed: the run goes on with it.
 --
+-- Nothing runs any more where a limit of the program around is reached, so such a run ends before that.
+--
 -- mine.rescue is what gives back, true where nothing has to be, or nil where there is no whole step to save.
 
 local gb, native = ...
 local copy, trainer = native.copy, native.trainer
-local format = string.format
+local format, max = string.format, math.max
+local MARGIN = { seconds = 1.0, instructions = 1000000 } -- for saving, beside three of the longest steps
 
 -- A step begins.
 function trainer.remember(mine)
@@ -27,6 +30,23 @@ function trainer.remember(mine)
     mine.batch = batch
     if tally then mine.tally:load_state_dict(tally) end
   end
+end
+
+-- A step is over: end the run where the limits of the program around leave no more than it needs to save. What a step
+-- costs is what all cost from one to the next, so validations and earlier saves are among it.
+function trainer.mind_limits(mine)
+  if not mine.save_on_error then return end
+  local left, before, longest = {}, mine.limits_before or {}, mine.longest or {}
+  left.seconds, left.instructions = native.limits_left()
+  for name, margin in next, MARGIN do
+    if left[name] then
+      longest[name] = max(longest[name] or 0, before[name] and before[name] - left[name] or 0)
+      if left[name] < margin + 3 * longest[name] then
+        mine.reason = mine.reason or format("the limit of %s of the program around is near", name)
+      end
+    end
+  end
+  mine.limits_before, mine.longest = left, longest
 end
 
 -- A validation begins.

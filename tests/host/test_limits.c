@@ -2,8 +2,10 @@
  *
  * lua_getstack is wrapped by the linker: how many levels all its calls walked is what a search for the recipe's line
  * costs. */
+#define _DEFAULT_SOURCE /* mkdtemp */
 #include <lua.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "open_host.h"
 #include "tensor/context.h"
@@ -114,6 +116,35 @@ static void test_time(void) {
     CHECK(seconds() - began < 5);
   }
   gb_host_close(host);
+}
+
+/* ====} */
+
+/* {==== A Trainer that saves on errors ==== */
+
+/* Nothing runs any more where a limit is reached, so it ends before, with its state in a file; a second run goes on. */
+static void test_trainer(void) {
+  char root[] = "/tmp/gibbous_limits_XXXXXX", text[64];
+  CHECK(mkdtemp(root) != NULL);
+  for (int again = 0; again < 2; again++) {
+    gb_host_options o = options_of(GB_SANDBOX_FILES);
+    o.root = root;
+    o.instructions = 4000000;
+    gb_host *host = open_host(&o);
+    CHECK(runs(host, "local t = gb.Trainer { model = gb.nn.Linear(4, 1), optimizer = { 'SGD', lr = 0.1 }, "
+                     "loss = gb.nn.functional.mse_loss, steps = 1 << 60, checkpoint = { 'run', every_steps = 1 << 60 "
+                     "}, "
+                     "save_on_error = true, resume = true, progress = false,\n"
+                     "on = { load = function(t) loaded = t.step end } }\n"
+                     "local values = t:fit { { gb.ones(8, 4), gb.ones(8, 1) } }\n"
+                     "local why = values.reason assert(why == 'the limit of instructions of the program around is "
+                     "near', why)\n"
+                     "assert(t.step > 10) steps = t.step"));
+    CHECK(runs(host, again ? "assert(loaded > 10 and steps > loaded)" : "assert(not loaded)"));
+    gb_host_close(host);
+  }
+  snprintf(text, sizeof text, "rm -rf %s", root);
+  CHECK(system(text) == 0);
 }
 
 /* ====} */
@@ -266,6 +297,7 @@ int main(void) {
   test_charges();
   test_shortage();
   test_time();
+  test_trainer();
   test_frames();
   test_json();
   return check_report();
