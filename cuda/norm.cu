@@ -207,6 +207,7 @@ static gb_status add_layer_norm(gb_cuda_call *call) {
  * as rows of n. */
 typedef struct norm_backward_job {
   gb_rows grad, x, dx, weight;
+  gb_rows low;                       /* dx again, in 16 bits, row after row; data NULL: nobody asks for it */
   bool centre, add;                  /* add: to what dx holds */
   const void *mean, *rstd;
   gb_rows parts;                     /* data NULL: nobody asks for the gradients of parameters */
@@ -250,6 +251,22 @@ template <typename T, int PER, bool LANES> static GB_DEVICE void add_before(cons
   }
 }
 
+/* The row of dx at `start` again, rounded to 16 bits. */
+template <int PER> static GB_DEVICE void put_low(const norm_backward_job &job, int64_t start, const gb_share &share,
+                                                 const float *slope) {
+  bool half = job.low.dtype == GB_FLOAT16;
+  GB_UNROLL for (int c = 0; c < PER; c += GB_LANES) {
+    int64_t at = gb_four_at(share, c / GB_LANES);
+    gb_span span = gb_span_of(job.low, at);
+    gb_bits bits = { { 0, 0, 0, 0 } };
+    GB_UNROLL for (int l = 0; l < GB_LANES; l++) {
+      uint32_t lane = half ? gb_as<float>::half(slope[c + l]) : gb_as<float>::bfloat(slope[c + l]);
+      bits.word[l / 2] |= lane << (l % 2 * 16);
+    }
+    gb_bits_put<uint16_t, GB_LANES>((uint16_t *)(void *)job.low.data + start + at, span.first, span.last, bits);
+  }
+}
+
 template <int PER> __global__ void __launch_bounds__(gb_most_threads(PER),
                                                      1) norm_backward_held(norm_backward_job job) {
   int64_t n = job.x.length, worker = gb_first_row();
@@ -278,6 +295,7 @@ template <int PER> __global__ void __launch_bounds__(gb_most_threads(PER),
     }
     if (job.add) add_before<float, PER, true>(job, gb_at(job.dx.outer, row), share, grad);
     gb_row_put<float, PER, true>(job.dx, gb_at(job.dx.outer, row), share, grad);
+    if (job.low.data) put_low<PER>(job, row * n, share, grad);
   }
   if (!job.parts.data) return;
   gb_row_put<float, PER, true>(job.parts, worker * 2 * n, share, dweight);
@@ -313,6 +331,7 @@ template <typename T> __global__ void __launch_bounds__(GB_TILE_THREADS, 1) norm
       }
       if (job.add) add_before<T, GB_LANES, false>(job, dx, share, slope);
       gb_row_put<T, GB_LANES>(job.dx, dx, share, slope);
+      if (job.low.data) gb_row_put<T, GB_LANES>(job.low, row * n, share, slope);
       for (int which = 0; job.parts.data && which < 2; which++) { /* a column belongs to one thread of the worker */
         if (row > worker) gb_row_hold<T, GB_LANES>(job.parts, part + which * n, share, sum, (T)0);
         GB_UNROLL for (int l = 0; l < GB_LANES; l++) sum[l] = (row > worker ? sum[l] : (T)0) +
@@ -391,6 +410,7 @@ static gb_status backward(gb_cuda_call *call, const gb_cuda_in_layer_norm_backwa
   job.grad = gb_rows_of(grad, mask);
   job.x = gb_rows_of(x, mask);
   job.dx = gb_rows_of(out->dx, mask);
+  if (out->low) job.low = gb_rows_of(out->low, mask);
   job.weight = one_row(in->weight);
   job.centre = centre;
   job.add = add;
@@ -425,6 +445,7 @@ static gb_status rms_norm_backward(gb_cuda_call *call) {
   gb_cuda_out_layer_norm_backward out = {};
   in.grad = from->grad, in.x = from->x, in.weight = from->weight, in.rstd = from->rstd;
   out.dx = GB_CUDA_OUT(call, rms_norm_backward)->dx, out.dweight = GB_CUDA_OUT(call, rms_norm_backward)->dweight;
+  out.low = GB_CUDA_OUT(call, rms_norm_backward)->low;
   return backward(call, &in, &out, false, GB_ATTRS(call, rms_norm_backward)->add.integer);
 }
 

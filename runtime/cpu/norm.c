@@ -147,6 +147,7 @@ typedef struct layer {
   bool centre;                          /* subtract the mean */
   double eps;
   gb_rows x, other, sum, y;             /* other: the residual, or the gradient of y; y: the result */
+  gb_rows low;                          /* backward: the result again, in 16 bits; data NULL: nobody asks for it */
   bool adds;                            /* sum = x + other comes first */
   const gb_tensor *mean, *rstd;         /* one element per group; results forward (NULL: not wanted), inputs backward;
                                            mean NULL: 0 */
@@ -338,6 +339,7 @@ static void backward_chunk(void *arg, int64_t chunk) {
       gb_row_add(l->lane, r.x, r.other, count * l->n, 1);
     }
     if (!own) gb_rows_store(&l->y, l->lane, first * l->lines, count * l->lines, r.x);
+    if (l->low.data) gb_rows_store(&l->low, l->lane, first * l->lines, count * l->lines, results);
   }
   if (l->streams) gb_nontemporal_end();
 }
@@ -360,7 +362,7 @@ SAME(GB_ATTR_AT, add)
 
 /* The gradients of layer_norm and rms_norm. */
 static gb_status backward(gb_op_call *call, const gb_tensor *mean, const gb_tensor *rstd, const gb_tensor *dbias,
-                          bool centre) {
+                          const gb_tensor *low, bool centre) {
   const gb_in_rms_norm_backward *in = GB_IN(call, rms_norm_backward);
   const gb_out_rms_norm_backward *out = GB_OUT(call, rms_norm_backward);
   const gb_tensor *grad = in->grad, *x = in->x, *dx = out->dx, *dweight = out->dweight;
@@ -376,6 +378,7 @@ static gb_status backward(gb_op_call *call, const gb_tensor *mean, const gb_tens
   l.centre = centre;
   l.other = gb_rows_of(grad, grad->ndim - 1);
   l.y = gb_rows_of(dx, dx->ndim - 1);
+  if (low) l.low = gb_rows_of(low, low->ndim - 1);
   choose_dtype(&l);
   l.adds = GB_ATTRS(call, rms_norm_backward)->add.integer;
   l.mean = mean;
@@ -402,11 +405,12 @@ static gb_status backward(gb_op_call *call, const gb_tensor *mean, const gb_tens
 
 static gb_status layer_norm_backward(gb_op_call *call) {
   const gb_in_layer_norm_backward *in = GB_IN(call, layer_norm_backward);
-  return backward(call, in->mean, in->rstd, GB_OUT(call, layer_norm_backward)->dbias, true);
+  const gb_out_layer_norm_backward *out = GB_OUT(call, layer_norm_backward);
+  return backward(call, in->mean, in->rstd, out->dbias, out->low, true);
 }
 
 static gb_status rms_norm_backward(gb_op_call *call) {
-  return backward(call, NULL, GB_IN(call, rms_norm_backward)->rstd, NULL, false);
+  return backward(call, NULL, GB_IN(call, rms_norm_backward)->rstd, NULL, GB_OUT(call, rms_norm_backward)->low, false);
 }
 
 /* ====} */

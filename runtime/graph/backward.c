@@ -14,6 +14,8 @@
 /* What has arrived at one node. Its number tells a node that was freed meanwhile from one made in the same place. */
 typedef struct arrival { gb_node *node; uint64_t sequence; gb_tensor *grads[GB_MAX_OUT];
                          gb_parts *parts; /* of those of the grads that are being put together */
+                         gb_tensor *low;  /* grads[0] in 16 bits, of this version of it; or NULL */
+                         uint64_t low_version;
                          bool useful, visited; } arrival;
 
 /* The sum of what reached a leaf that has hooks: they are called with it once, at the end. */
@@ -40,6 +42,9 @@ typedef struct walk {
   size_t n_waiting;
   gb_walk_place place;
   gb_finals finals;          /* where somebody wants to know */
+  /* While a node runs: the first of its gradients in 16 bits as well, and the version that it had when this was made */
+  gb_tensor *low, *low_of;
+  uint64_t low_version;
   arrival first_arrivals[FIRST_ARRIVALS];
   gb_node *first_heap[FIRST_HEAP];
 } walk;
@@ -122,7 +127,9 @@ static void walk_close(walk *w) {
     arrival *a = &w->arrivals[i];
     for (int k = 0; a->node && k < GB_MAX_OUT; k++)
       if (a->grads[k]) gb_tensor_release(a->grads[k]);
-    if (a->node) gb_parts_free(a->parts);
+    if (!a->node) continue;
+    gb_parts_free(a->parts);
+    gb_tensor_release(a->low);
   }
   for (size_t i = 0; i < w->n_waiting; i++) {
     gb_tensor_release(w->waiting[i].leaf);
@@ -377,7 +384,9 @@ static gb_tensor *arrived(const walk *w, const gb_edge *edge) {
   arrival *a = edge->node ? find_arrival(w, edge->node) : NULL;
   if (a && whole_again(a, edge->output) != GB_OK) return NULL; /* handed over, it fails again */
   gb_tensor *sum = a ? a->grads[edge->output] : NULL;
-  return sum && is_private(sum) ? sum : NULL;
+  if (!sum || !is_private(sum)) return NULL;
+  gb_drop(&a->low); /* the sum will be another one */
+  return sum;
 }
 
 static gb_tensor *sum_for(const gb_grad_call *grad, int i) {
@@ -416,6 +425,31 @@ static void settle(gb_tensor *leaf, gb_grad_tag tag) {
   if (!leaf) return;
   sum_of(leaf)->tag = tag;
   if (leaf->slab) leaf->slab->segments[leaf->segment].has_grad = true;
+}
+
+/* See gb_grad_call: an addition of something in 16 bits rounds its gradient to these. */
+static gb_dtype low_before(const gb_grad_call *grad, int i) {
+  const gb_edge *edge = &grad->node->edges[i];
+  const gb_node *before = edge->node;
+  if (!before || before->op != GB_OP_add || edge->dtype != GB_FLOAT32 || edge->cast != GB_FLOAT32)
+    return GB_DTYPE_NONE;
+  for (int k = 0; k < before->n_in; k++) {
+    const gb_edge *e = &before->edges[k];
+    if (e->node && gb_is_16bit((gb_dtype)e->cast) && e->ndim == edge->ndim &&
+        !memcmp(e->shape, edge->shape, sizeof *e->shape * (size_t)e->ndim)) return (gb_dtype)e->cast;
+  }
+  return GB_DTYPE_NONE;
+}
+
+/* Keep a gradient in 16 bits beside the float32 that arrived for the node before; wide: what was handed over, or NULL
+ * where it is in the sum. Of a sum with more in it, it is nothing. */
+static void keep_low(walk *w, const gb_edge *edge, const gb_tensor *wide, gb_tensor **low) {
+  arrival *a = *low && edge->node ? find_arrival(w, edge->node) : NULL;
+  if (!a || !a->grads[0] || (wide && wide != a->grads[0])) return;
+  gb_drop(&a->low);
+  a->low = *low;
+  *low = NULL;
+  a->low_version = gb_tensor_version(a->grads[0]);
 }
 
 /* ====} */
@@ -578,6 +612,7 @@ static gb_status deliver_node(walk *w, gb_node *node, int output, gb_tensor *gra
   bool first = true;
   for (int k = 0; k < GB_MAX_OUT; k++) first &= !a->grads[k];
   GB_TRY(whole_again(a, output));
+  gb_drop(&a->low);
   GB_TRY(add_to(w, &a->grads[output], grad));
   return first ? push(w, node) : GB_OK;
 }
@@ -600,6 +635,12 @@ static gb_status deliver(walk *w, gb_node *node, int i, gb_tensor **grad) {
                    gb_node_name(node), i + 1,
                    gb_shape_text((*grad)->ndim, (*grad)->shape, a, sizeof a),
                        gb_shape_text(edge->ndim, edge->shape, b, sizeof b));
+  }
+  if (w->low && *grad == w->low_of && gb_tensor_version(*grad) == w->low_version && edge->cast == w->low->dtype &&
+      !edge->leaf) {
+    w->low->tag = (*grad)->tag;
+    gb_tensor_release(*grad);
+    gb_tensor_retain(*grad = w->low);
   }
   GB_TRY(gb_edge_convert(w->context, edge, grad));
   return edge->leaf ? deliver_leaf(w, edge->leaf, *grad) : deliver_node(w, edge->node, edge->output, *grad);
@@ -715,7 +756,7 @@ static gb_status run_gradient(walk *w, gb_node *node, gb_tensor **grads, gb_tens
   bool followed = is_followed(context, tag); /* whoever follows looks at gradients, and may ask for them again; so does
                                                 anomaly mode */
   if (!w->captures && !w->create_graph && !followed && !context->modes->anomaly)
-    call.accumulator = accumulator, call.take_part = take_part;
+    call.accumulator = accumulator, call.take_part = take_part, call.low = low_before;
   if (w->create_graph && node->op >= 0 && context->graph->infos[node->op].derivative == GB_DERIVATIVE_ONCE)
     return gb_fail(context, GB_EAUTOGRAD, "%s has no second derivative; call backward or gb.grad without create_graph",
                    gb_node_name(node));
@@ -723,6 +764,7 @@ static gb_status run_gradient(walk *w, gb_node *node, gb_tensor **grads, gb_tens
   gb_status status = node->gradient(&call);
   context->modes = modes;
   if (status != GB_OK) return tell_where(w, node, status);
+  bool settled = call.settled & 1u;
   if (modes->anomaly) GB_TRY(check_numbers(w, &call));
   if (followed) GB_TRY(show_gradient(&call));
   for (int i = 0; i < node->n_in && call.settled; i++, call.settled >>= 1)
@@ -735,11 +777,15 @@ static gb_status run_gradient(walk *w, gb_node *node, gb_tensor **grads, gb_tens
   }
   for (int i = 0; i < node->n_in; i++) {
     if (!need[i] || !in[i]) continue;
-    GB_TRY(tag_gradient(context, &in[i], tag));
-    GB_TRY(deliver(w, node, i, &in[i]));
+    status = tag_gradient(context, &in[i], tag);
+    if (status == GB_OK) status = deliver(w, node, i, &in[i]);
+    if (status != GB_OK) break;
+    if (i == 0) keep_low(w, &node->edges[0], in[0], &call.lowered);
     gb_drop(&in[i]);
   }
-  return GB_OK;
+  if (status == GB_OK && settled) keep_low(w, &node->edges[0], NULL, &call.lowered);
+  gb_drop(&call.lowered);
+  return status;
 }
 
 /* ====} */
@@ -942,7 +988,12 @@ static gb_status go(walk *w) {
     memcpy(grads, a->grads, sizeof grads);
     memset(a->grads, 0, sizeof a->grads);
     a->visited = true;
+    w->low = a->low;
+    w->low_of = w->low ? grads[0] : NULL;
+    w->low_version = a->low_version;
+    a->low = NULL;
     if (status == GB_OK) status = visit(w, node, grads);
+    gb_drop(&w->low);
     for (int i = 0; i < GB_MAX_OUT; i++) gb_tensor_release(grads[i]);
     if (status == GB_OK && w->finals.capacity) status = gb_finals_pass(w->context, &w->finals, node);
     w->place.node = NULL;

@@ -195,6 +195,11 @@ typedef struct gb_grad_call {
   /* Put the gradient g of a part of input i beside those of other parts; *done: it is there, and bit i of settled is to
    * be set. NULL: never. */
   gb_status (*take_part)(const struct gb_grad_call *grad, int i, const gb_part *part, gb_tensor *g, bool *done);
+  /* The 16-bit dtype that what comes before input i wants its gradient in, beside the float32 in which it goes on; or
+   * GB_DTYPE_NONE. NULL: never. What was made in it is `lowered`, a new reference, the same numbers as in[i], or as
+   * the sum has them if i is settled; i is 0. */
+  gb_dtype (*low)(const struct gb_grad_call *grad, int i);
+  gb_tensor *lowered;
   struct walk *walk;           /* for the accumulator, take_part and gb_grad_may_write */
   uint32_t settled;
 } gb_grad_call;

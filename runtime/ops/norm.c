@@ -157,12 +157,24 @@ static gb_status backward_outputs(gb_op_call *call, int outer) {
                         statistic_dtype(x));
 }
 
+/* dx in 16 bits too, where that is asked for. */
+static gb_status low_output(gb_op_call *call, const gb_attr *low, int output) {
+  const gb_tensor *x = GB_IN(call, layer_norm_backward)->x;
+  gb_dtype dtype = (gb_dtype)low->integer;
+  if (!low->given) return GB_OK;
+  if (x->dtype != GB_FLOAT32 || !gb_is_16bit(dtype))
+    return gb_call_fail(call, GB_EDTYPE, "low is float16 or bfloat16, of a float32 x; got %s and %s",
+                        gb_dtype_name(dtype), gb_dtype_name((gb_dtype)x->dtype));
+  return gb_call_output(call, output, x->ndim, x->shape, dtype);
+}
+
 /* dbias too, if there was a bias. */
 static gb_status layer_norm_backward_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, layer_norm_backward)->x;
   int outer;
   GB_TRY(check_backward(call, GB_IN_AT(layer_norm_backward, mean), &outer));
   GB_TRY(backward_outputs(call, outer));
+  GB_TRY(low_output(call, &GB_ATTRS(call, layer_norm_backward)->low, GB_OUT_AT(layer_norm_backward, low)));
   if (!GB_ATTRS(call, layer_norm_backward)->has_bias.integer) return GB_OK;
   return gb_call_output(call, GB_OUT_AT(layer_norm_backward, dbias), x->ndim - outer, x->shape + outer,
                         statistic_dtype(x));
@@ -171,6 +183,7 @@ static gb_status layer_norm_backward_check(gb_op_call *call) {
 static gb_status rms_norm_backward_check(gb_op_call *call) {
   int outer;
   GB_TRY(check_backward(call, GB_IN_AT(rms_norm_backward, rstd), &outer));
+  GB_TRY(low_output(call, &GB_ATTRS(call, rms_norm_backward)->low, GB_OUT_AT(rms_norm_backward, low)));
   return backward_outputs(call, outer);
 }
 
@@ -275,6 +288,13 @@ static gb_tensor *sum_for_x(const gb_grad_call *g) {
   return fits && sum->storage != grad->storage && sum->storage != x->storage ? sum : NULL;
 }
 
+/* The 16 bits in which x's gradient, which is float32, is wanted too by where it goes on to. */
+static gb_attr low_for_x(const gb_grad_call *g) {
+  gb_dtype low = g->low && GB_NEEDS(g, layer_norm, x) && GB_SAVED(g, layer_norm)->x->dtype == GB_FLOAT32
+                     ? g->low(g, GB_IN_AT(layer_norm, x)) : GB_DTYPE_NONE;
+  return (gb_attr){ .given = low != GB_DTYPE_NONE, .integer = low };
+}
+
 static gb_status layer_norm_gradient(gb_grad_call *g) {
   if (g->create_graph) return composed_gradient(g, true);
   const gb_in_layer_norm *saved = GB_SAVED(g, layer_norm);
@@ -284,7 +304,9 @@ static gb_status layer_norm_gradient(gb_grad_call *g) {
                                        .dbias = EMPTY_SUM(g, layer_norm, bias, saved->x) }, made = { 0 };
   GB_TRY(GB_RUN_OUT(g->context, layer_norm_backward, &given.dx, &made.dx, .grad = GB_GRAD_OUT(g, layer_norm)->y,
                     .x = saved->x, .weight = saved->weight, .mean = kept->mean, .rstd = kept->rstd,
-                    .add = gb_attr_int(sum != NULL), .has_bias = gb_attr_int(GB_NEEDS(g, layer_norm, bias))));
+                    .add = gb_attr_int(sum != NULL), .has_bias = gb_attr_int(GB_NEEDS(g, layer_norm, bias)),
+                    .low = low_for_x(g)));
+  g->lowered = made.low;
   PUT(g, layer_norm, x, sum, made.dx);
   PUT(g, layer_norm, weight, given.dweight, made.dweight);
   PUT(g, layer_norm, bias, given.dbias, made.dbias);
@@ -298,7 +320,8 @@ static gb_status rms_norm_gradient(gb_grad_call *g) {
   gb_out_rms_norm_backward given = { .dx = sum, .dweight = EMPTY_SUM(g, rms_norm, weight, saved->x) }, made = { 0 };
   GB_TRY(GB_RUN_OUT(g->context, rms_norm_backward, &given.dx, &made.dx, .grad = GB_GRAD_OUT(g, rms_norm)->y,
                     .x = saved->x, .weight = saved->weight, .rstd = GB_KEPT(g, rms_norm)->rstd,
-                    .add = gb_attr_int(sum != NULL)));
+                    .add = gb_attr_int(sum != NULL), .low = low_for_x(g)));
+  g->lowered = made.low;
   PUT(g, rms_norm, x, sum, made.dx);
   PUT(g, rms_norm, weight, given.dweight, made.dweight);
   return GB_OK;
@@ -311,6 +334,21 @@ static bool adds_to_sum(const gb_grad_call *g, const gb_tensor *sum, const gb_te
          dsum->storage != dy->storage;
 }
 
+/* The 16 bits in which x or residual, or both, take the sum's gradient. */
+static gb_attr low_for_operands(const gb_grad_call *g, const gb_tensor *sum) {
+  const int inputs[2] = { GB_IN_AT(add_layer_norm, x), GB_IN_AT(add_layer_norm, residual) };
+  for (int i = 0; i < 2 && g->low && sum->dtype == GB_FLOAT32; i++)
+    if (g->need[inputs[i]] && gb_is_16bit((gb_dtype)g->want[inputs[i]])) return gb_attr_int(g->want[inputs[i]]);
+  return (gb_attr){ .given = false };
+}
+
+/* Hand the gradient over in the dtype that the input takes, where it was made in that. */
+static void hand_either(gb_grad_call *g, int input, gb_tensor *wide, gb_tensor *low) {
+  gb_tensor *made = low && g->want[input] == low->dtype ? low : wide;
+  gb_tensor_retain(made);
+  hand(g, input, made);
+}
+
 /* x and residual have one gradient: that of the sum by itself and that through the norm. */
 static gb_status add_layer_norm_gradient(gb_grad_call *g) {
   const gb_out_add_layer_norm *kept = GB_KEPT(g, add_layer_norm);
@@ -320,11 +358,12 @@ static gb_status add_layer_norm_gradient(gb_grad_call *g) {
   gb_out_layer_norm_backward given = { .dx = adds ? dsum : NULL,
                                        .dweight = EMPTY_SUM(g, add_layer_norm, weight, kept->sum),
                                        .dbias = EMPTY_SUM(g, add_layer_norm, bias, kept->sum) }, made = { 0 };
+  gb_attr low = dsum && !adds ? (gb_attr){ .given = false } : low_for_operands(g, kept->sum);
   if (!dy) GB_TRY(gb_op_zeros_like(g->context, kept->sum, &zero));
   gb_status status = GB_RUN_OUT(g->context, layer_norm_backward, &given.dx, &made.dx, .grad = dy ? dy : zero,
                                 .x = kept->sum, .weight = GB_SAVED(g, add_layer_norm)->weight, .mean = kept->mean,
                                 .rstd = kept->rstd, .add = gb_attr_int(adds),
-                                .has_bias = gb_attr_int(GB_NEEDS(g, add_layer_norm, bias)));
+                                .has_bias = gb_attr_int(GB_NEEDS(g, add_layer_norm, bias)), .low = low);
   gb_drop(&zero);
   GB_TRY(status);
   if (dsum && !adds) {
@@ -337,9 +376,10 @@ static gb_status add_layer_norm_gradient(gb_grad_call *g) {
     gb_drop(&made.dbias);
     return status;
   }
-  gb_tensor_retain(made.dx);
-  HAND(g, add_layer_norm, x, made.dx);
-  HAND(g, add_layer_norm, residual, made.dx);
+  hand_either(g, GB_IN_AT(add_layer_norm, x), made.dx, made.low);
+  hand_either(g, GB_IN_AT(add_layer_norm, residual), made.dx, made.low);
+  gb_drop(&made.dx);
+  gb_tensor_release(made.low);
   PUT(g, add_layer_norm, weight, given.dweight, made.dweight);
   PUT(g, add_layer_norm, bias, given.dbias, made.dbias);
   return GB_OK;

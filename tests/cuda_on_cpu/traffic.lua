@@ -238,7 +238,7 @@ local large = { L = 12, B = 16, T = 1024, C = 768, V = 50304 } -- GPT-2 124M, a 
 -- What a step could do without, and how.
 local avoidable = {
   { "backward: add,", "sums of gradients could be taken where the second one is made" },
-  { "backward: cast,", "a norm's gradient could be written in both dtypes" },
+  { "backward: cast,", "the loss's gradient could be written in the dtype that takes it" },
   { "backward: copy,", "a gradient could be written where it is kept" },
   { "backward: mul,", "gradients of the loss are made before their factor is known" },
   { "backward: embedding_backward, fill", "a gradient could be written where it is kept" },

@@ -94,6 +94,61 @@ describe("gradients of norms", function()
   end)
 end)
 
+describe("gradients of norms in 16 bits as well", function()
+  gb.manual_seed(12)
+  local x, branch, weight, up = gb.randn(5, 48), gb.randn(5, 48), gb.randn(48), gb.randn(5, 48)
+  -- A stream of float32 that a branch of 16 bits is added to, normalised.
+  local ways = {
+    function(v, b, w) return F.add_layer_norm(b, v, { 48 }, w, nil, { out = "autocast" }) end,
+    function(v, b, w) return F.add_layer_norm(v, b, { 48 }, w) end,
+    function(v, b, w) return F.layer_norm(v + b, { 48 }, w, nil, { out = "autocast" }) end,
+    function(v, b, w) return F.rms_norm(b + v, { 48 }, w) end,
+    function(v, b, w) -- the norm's gradient comes to that of the sum
+      local sum = v + b
+      return F.gelu(F.layer_norm(sum, { 48 }, w)) + sum
+    end,
+    function(v, b, w) -- and is not the last to come
+      local sum = v + b
+      local y = sum:exp()
+      return F.layer_norm(sum, { 48 }, w) * y + y
+    end,
+    function(v, b, w) -- two norms of one sum
+      local sum = v + b
+      return F.layer_norm(sum, { 48 }, w) * F.rms_norm(sum, { 48 }, w)
+    end,
+  }
+  for i, way in ipairs(ways) do
+    it(("are those that a cast makes, %d"):format(i), function()
+      for _, dtype in ipairs { "bfloat16", "float16" } do
+        expect_sums({ x, branch, weight }, function(v, b, w)
+          return gb.amp.autocast(dtype, function() return (way(v * 2, (b * 3):to(dtype), w) * up):sum() end)
+        end)
+      end
+    end)
+  end
+  it("need no cast", function()
+    for i, casts in ipairs { 2, 1, 2, 1, 1 } do -- only those of the branch's own .to, and of a y in 16 bits
+      local v, b, w = x:clone():requires_grad_(true), branch:clone():requires_grad_(true),
+        weight:clone():requires_grad_(true)
+      local loss = gb.amp.autocast("bfloat16", function()
+        return (ways[i](v * 2, (b * 3):to("bfloat16"), w) * up):sum()
+      end)
+      expect(backward_ops(function() loss:backward() end).cast):to_be(casts)
+    end
+  end)
+  it("follow a hook that changes the gradient in place", function()
+    local function by(change)
+      local b = branch:clone():requires_grad_(true)
+      local sum = x + (b * 3):to("bfloat16")
+      sum:register_hook(change)
+      F.layer_norm(sum, { 48 }, weight):sum():backward()
+      return b.grad
+    end
+    local one = by(function(g) return g * 2 end)
+    expect(by(function(g) g:mul_(2) end)):to_equal_bits(one)
+  end)
+end)
+
 -- A table of rows that is also the last layer, and a table of its own.
 local Tied = nn.Module:extend("Tied")
 function Tied:init(dtype)
