@@ -6,6 +6,7 @@
  * a result. Traffic: every element once, except var, std and logsumexp, which read twice. */
 #include "cuda/families.h"
 #include "cuda/fold.cuh"
+#include "cuda/scan.cuh"
 
 /* {==== one fold ==== */
 
@@ -447,63 +448,16 @@ static gb_status argmin(gb_cuda_call *call) { return index_of_best(call, FOLDED(
 /* {==== running sums ==== */
 
 /* Integers wrap; a long chain of additions is kept in float64. */
-template <typename T> static GB_DEVICE T chained(T a, T b) { return a + b; }
-template <> GB_DEVICE int64_t chained(int64_t a, int64_t b) { return (int64_t)((uint64_t)a + (uint64_t)b); }
+template <typename N> struct added {
+  typedef N T;
+  static GB_DEVICE T nothing() { return 0; }
+  static GB_DEVICE T of(T a, T b) { return a + b; }
+};
+template <> GB_DEVICE int64_t added<int64_t>::of(int64_t a, int64_t b) { return (int64_t)((uint64_t)a + (uint64_t)b); }
 
-template <typename T> struct chaining { GB_DEVICE T operator()(T a, T b) const { return chained<T>(a, b); } };
-
-enum { SCAN_THREADS = 256 };
-
-/* Rows of x in pieces, a block to each: their running sums, on top of what the pieces before hold (totals[unit - 1];
- * NULL: there is one piece); or (sum_up) each piece's sum alone, into totals[unit]. A thread takes four neighbours at a
- * time. */
-template <typename T> __global__ void __launch_bounds__(SCAN_THREADS) scan_pieces(gb_rows x, gb_rows out, int64_t piece,
-    int64_t pieces, T *totals, bool sum_up) {
-  for (int64_t unit = blockIdx.x; unit < x.count * pieces; unit += gridDim.x) {
-    int64_t row = unit / pieces, first = unit % pieces * piece,
-        last = first + piece < x.length ? first + piece : x.length;
-    int64_t from = gb_at(x.outer, row), to = gb_at(out.outer, row);
-    T before = !sum_up && first > 0 ? totals[unit - 1] : (T)0;
-    for (; first < last; first += SCAN_THREADS * GB_LANES) {
-      gb_share share = { first, (int)threadIdx.x, SCAN_THREADS };
-      T v[GB_LANES], all;
-      gb_row_hold<T, GB_LANES>(x, from, share, v, (T)0);
-      if (gb_four_at(share, 0) >= last) /* pieces are whole strips, so this is beyond the row */
-        GB_UNROLL for (int l = 0; l < GB_LANES; l++) v[l] = 0;
-      GB_UNROLL for (int l = 1; l < GB_LANES; l++) v[l] = chained<T>(v[l - 1], v[l]);
-      T lower = gb_block_scan(v[GB_LANES - 1], (T)0, chaining<T>(), &all);
-      if (!sum_up) {
-        lower = chained<T>(before, lower);
-        GB_UNROLL for (int l = 0; l < GB_LANES; l++) v[l] = chained<T>(lower, v[l]);
-        gb_row_put<T, GB_LANES>(out, to, share, v);
-      }
-      before = chained<T>(before, all);
-    }
-    if (sum_up && threadIdx.x == 0) totals[unit] = before;
-  }
-}
-
-/* A long row is cut where that keeps a device busy, by the shape alone: sums of pieces, their running sums, and every
- * piece on top of those before. */
 template <typename T> static gb_status scan(gb_cuda_call *call, const gb_rows *x, const gb_rows *out) {
-  const int64_t strip = SCAN_THREADS * GB_LANES;
-  int64_t pieces = x->count >= 1024 ? 1 : (x->length + 8 * strip - 1) / (8 * strip);
-  if (pieces > 1024) pieces = 1024;
-  int64_t piece = (x->length + pieces - 1) / pieces;
-  piece = (piece + strip - 1) / strip * strip;
-  pieces = (x->length + piece - 1) / piece;
-  unsigned grid = gb_blocks(x->count * pieces, 1);
-  T *totals = NULL;
-  if (pieces > 1) {
-    totals = (T *)gb_cuda_scratch(call, (size_t)(x->count * pieces) * sizeof(T));
-    if (!totals) return GB_EMEMORY;
-    gb_rows sums = gb_rows_over(totals, gb_is_float((gb_dtype)out->dtype) ? GB_FLOAT64 : GB_INT64, x->count, pieces);
-    GB_LAUNCH(call->stream, scan_pieces<T>, grid, SCAN_THREADS, 0, *x, *out, piece, pieces, totals, true);
-    GB_LAUNCH(call->stream, scan_pieces<T>, gb_blocks(x->count, 1), SCAN_THREADS, 0, sums, sums, strip, 1, (T *)NULL,
-              false);
-  }
-  GB_LAUNCH(call->stream, scan_pieces<T>, grid, SCAN_THREADS, 0, *x, *out, piece, pieces, totals, false);
-  return GB_OK;
+  gb_scan_numbers<added<T>> f = { *x, *out, 0, 0 };
+  return gb_scan_run(call, f, x->count, x->length);
 }
 
 static gb_status cumsum(gb_cuda_call *call) {

@@ -1,12 +1,11 @@
 /* cuda/scan.cu - running products and extremes along a dim, the gradient of products, positions among sorted values.
  *
- * A thread goes through a row from end to end, in float64 or int64; so many short rows keep a device busy, and one long
- * row does not. Every element is read once and written once; of the gradient, x is read twice, and sums in float64 are
- * written and read. */
+ * Products and extremes are scans (scan.cuh), in float64 or int64, by the length of a row. Of the gradient a thread
+ * goes through a row from end to end: x is read twice, and sums in float64 are written and read. */
 #include <float.h>
 
 #include "cuda/families.h"
-#include "cuda/rows.cuh"
+#include "cuda/scan.cuh"
 
 /* The rows of t along a dim. */
 static gb_rows along(const gb_cuda_tensor *t, const gb_attr *dim) {
@@ -16,29 +15,26 @@ static gb_rows along(const gb_cuda_tensor *t, const gb_attr *dim) {
 
 /* {==== products ==== */
 
-static GB_DEVICE double times(double a, double b) { return a * b; }
-static GB_DEVICE int64_t times(int64_t a, int64_t b) { return (int64_t)((uint64_t)a * (uint64_t)b); }
+template <typename N> struct multiplied {
+  typedef N T;
+  static GB_DEVICE T nothing() { return 1; }
+  static GB_DEVICE T of(T a, T b) { return a * b; }
+};
+template <> GB_DEVICE int64_t multiplied<int64_t>::of(int64_t a, int64_t b) {
+  return (int64_t)((uint64_t)a * (uint64_t)b);
+}
 
-template <typename T> __global__ void product_kernel(gb_rows x, gb_rows out) {
-  for (int64_t row = gb_thread<int64_t>(); row < x.count; row += gb_grid_size<int64_t>()) {
-    int64_t from = gb_at(x.outer, row), to = gb_at(out.outer, row);
-    T product = 1;
-    for (int64_t i = 0; i < x.length; i++) {
-      product = times(product, gb_row_load<T>(x, from, i));
-      gb_row_store<T>(out, to, i, product);
-    }
-  }
+template <typename T> static gb_status products(gb_cuda_call *call, const gb_rows &x, const gb_rows &out) {
+  gb_scan_numbers<multiplied<T>> f = { x, out, 0, 0 };
+  return gb_scan_run(call, f, x.count, x.length);
 }
 
 static gb_status cumprod(gb_cuda_call *call) {
   const gb_cuda_tensor *x = GB_CUDA_IN(call, cumprod)->x, *y = GB_CUDA_OUT(call, cumprod)->y;
   const gb_attr *dim = &GB_ATTRS(call, cumprod)->dim;
   gb_rows from = along(x, dim), to = along(y, dim);
-  unsigned grid = gb_blocks(from.count, GB_THREADS);
   if (y->numel == 0) return GB_OK;
-  if (gb_is_float(y->dtype)) { GB_LAUNCH(call->stream, product_kernel<double>, grid, GB_THREADS, 0, from, to); }
-  else { GB_LAUNCH(call->stream, product_kernel<int64_t>, grid, GB_THREADS, 0, from, to); }
-  return GB_OK;
+  return gb_is_float(y->dtype) ? products<double>(call, from, to) : products<int64_t>(call, from, to);
 }
 
 /* As the CPU's product_gradient_again. Of the elements of rows, those at the same place lie beside each other in s. */
@@ -108,18 +104,41 @@ static gb_status cumprod_backward(gb_cuda_call *call) {
 
 /* {==== extremes ==== */
 
-/* The last of equal ones; a NaN is taken over by a later NaN only. */
-template <typename T> __global__ void extreme_kernel(gb_rows x, gb_rows values, gb_rows indices, bool largest) {
-  for (int64_t row = gb_thread<int64_t>(); row < x.count; row += gb_grid_size<int64_t>()) {
-    int64_t from = gb_at(x.outer, row), to = gb_at(values.outer, row), places = gb_at(indices.outer, row), at = 0;
-    T best = gb_row_load<T>(x, from, 0);
-    for (int64_t i = 0; i < x.length; i++) {
-      T v = gb_row_load<T>(x, from, i);
-      if (v != v || (best == best && (largest ? v >= best : v <= best))) best = v, at = i;
-      gb_row_store<T>(values, to, i, best);
-      gb_row_store<int64_t>(indices, places, i, at);
-    }
+/* Scanned are places in the row, -1 for none, so that a fold looks at x. The last of equal ones; a NaN is taken over by
+ * a later NaN only. */
+template <typename N> struct extremes {
+  typedef int64_t T;
+  gb_rows x, values, indices;
+  bool largest;
+  int64_t from, to, places;
+  static GB_DEVICE T nothing() { return -1; }
+  GB_DEVICE void begin(int64_t row) {
+    from = gb_at(x.outer, row), to = gb_at(values.outer, row), places = gb_at(indices.outer, row);
   }
+  __device__ __forceinline__ T fold(T a, T b) const {
+    if (a < 0 || b < 0) return a < 0 ? b : a;
+    N best = gb_row_load<N>(x, from, a), v = gb_row_load<N>(x, from, b);
+    return v != v || (best == best && (largest ? v >= best : v <= best)) ? b : a;
+  }
+  static GB_DEVICE T at(int64_t i) { return i; }
+  GB_DEVICE void set(int64_t i, T v) const {
+    gb_row_store<N>(values, to, i, gb_row_load<N>(x, from, v));
+    gb_row_store<int64_t>(indices, places, i, v);
+  }
+  GB_DEVICE void hold(const gb_share &share, T *v) const {
+    int64_t first = gb_four_at(share, 0);
+    GB_UNROLL for (int l = 0; l < GB_LANES; l++) v[l] = first + l < x.length ? first + l : -1;
+  }
+  GB_DEVICE void put(const gb_share &share, const T *v) const {
+    int64_t first = gb_four_at(share, 0);
+    for (int l = 0; l < GB_LANES && first + l < x.length; l++) set(first + l, v[l]);
+  }
+};
+
+template <typename N> static gb_status find_extremes(gb_cuda_call *call, const gb_rows &x, const gb_rows &values,
+                                                     const gb_rows &indices, bool largest) {
+  extremes<N> f = { x, values, indices, largest, 0, 0, 0 };
+  return gb_scan_run(call, f, x.count, x.length);
 }
 
 static gb_status running_extreme(gb_cuda_call *call, bool largest) {
@@ -127,12 +146,9 @@ static gb_status running_extreme(gb_cuda_call *call, bool largest) {
   const gb_cuda_out_cummax *out = GB_CUDA_OUT(call, cummax);
   const gb_attr *dim = &GB_ATTRS(call, cummax)->dim;
   gb_rows from = along(x, dim), values = along(out->values, dim), indices = along(out->indices, dim);
-  unsigned grid = gb_blocks(from.count, GB_THREADS);
   if (x->numel == 0) return GB_OK;
-  if (gb_is_float(x->dtype)) {
-    GB_LAUNCH(call->stream, extreme_kernel<double>, grid, GB_THREADS, 0, from, values, indices, largest);
-  } else { GB_LAUNCH(call->stream, extreme_kernel<int64_t>, grid, GB_THREADS, 0, from, values, indices, largest); }
-  return GB_OK;
+  return gb_is_float(x->dtype) ? find_extremes<double>(call, from, values, indices, largest)
+      : find_extremes<int64_t>(call, from, values, indices, largest);
 }
 
 static gb_status cummax(gb_cuda_call *call) { return running_extreme(call, true); }

@@ -157,6 +157,29 @@ describe("parts that differ", function()
   end)
 end)
 
+describe("running products and extremes of long rows", function()
+  -- Rows of one strip of a block, of some, and of pieces, on a device that works by these; against the CPU's.
+  local device, cpu = gb.get_default_device(), { device = "cpu" }
+  for _, n in ipairs { 63, 1100, 9000 } do
+    it("are the CPU's: " .. n, function()
+      local x = (gb.randn(2, n, cpu) * 4):round() -- many are equal
+      x[{ 2, n // 2 }] = 0 / 0
+      for _, name in ipairs { "cummax", "cummin" } do
+        local values, indices = x[name](x, 2)
+        local got, places = x:to(device)[name](x:to(device), 2)
+        expect(got:to("cpu")):to_equal_bits(values)
+        expect(places:to("cpu")):to_equal_bits(indices)
+      end
+      local whole = gb.randint(-9, 10, { 2, n }, cpu)
+      whole = whole + whole:eq(0):long()
+      expect(whole:to(device):cumprod(2):to("cpu")):to_equal_bits(whole:cumprod(2))
+      expect(whole:to(device):cumsum(2):to("cpu")):to_equal_bits(whole:cumsum(2))
+      local near = 1 + gb.randn(2, n, { dtype = "float64", device = "cpu" }) / n
+      expect(near:to(device):cumprod(2):to("cpu")):to_be_close(near:cumprod(2), 1e-12)
+    end)
+  end
+end)
+
 describe("a word with a '-' of PyTorch's", function()
   it("is the one with a '_'", function()
     local F, x = gb.nn.functional, gb.arange(12):float():reshape(1, 1, 3, 4)
