@@ -346,7 +346,8 @@ return {
         F.fractional_max_pool3d F.gumbel_softmax(eps) F.l1_loss(weight) F.linear_cross_entropy(label_smoothing)
         F.linear_cross_entropy(linear_bias) F.linear_cross_entropy(options) F.lp_pool3d F.mse_loss(weight) F.rrelu
         F.softmin(dtype) F.triplet_margin_with_distance_loss Module.register_forward_hook(always_call)
-        Module.register_forward_hook(prepend) Module.register_forward_hook(with_kwargs) Module.register_forward_pre_hook
+        Module.register_forward_hook(prepend) Module.register_forward_hook(with_kwargs)
+        Module.register_forward_pre_hook(prepend) Module.register_forward_pre_hook(with_kwargs)
         Module.register_full_backward_hook Tensor.backward(inputs) Tensor.bernoulli(p) Tensor.frexp Tensor.igamma
         Tensor.igamma_ Tensor.igammac Tensor.igammac_ Tensor.index Tensor.index_add(alpha) Tensor.index_add_(alpha)
         Tensor.nbytes Tensor.register_post_accumulate_grad_hook Tensor.retains_grad linalg.ldl_factor linalg.ldl_solve

@@ -359,7 +359,8 @@ local function objects()
   return {
     module = { net, { "parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules",
       "children", "apply", "train", "eval", "to", "zero_grad", "requires_grad_",
-                      "register_parameter", "register_buffer", "register_forward_hook", "share", "state_dict",
+                      "register_parameter", "register_buffer", "register_forward_hook",
+                      "register_forward_pre_hook", "share", "state_dict",
                         "load_state_dict", "append" } },
     optimizer = { optimizer, { "step", "zero_grad", "state_dict", "load_state_dict", "add_param_group" } },
     schedule = { optim.lr.Cosine(optimizer, { steps = 5 }),

@@ -104,13 +104,31 @@ local function pinned(self, fn, ...)
 end
 native.pinned = pinned
 
-local function call_hooked(self, hooks, ...)
+-- What hooks before forward make of the inputs.
+local function prepared(self, before, ...)
+  local inputs = pack(...)
+  for _, hook in ipairs(copy(before)) do -- which may remove itself
+    local given = hook(self, { unpack(inputs, 1, inputs.n) })
+    if type(given) == "table" and not is_module(given) then
+      inputs = { n = rawlen(given) }
+      for i = 1, inputs.n do inputs[i] = rawget(given, i) end
+    elseif given ~= nil then inputs = pack(given) end
+  end
+  return unpack(inputs, 1, inputs.n)
+end
+
+local function call_after(self, hooks, ...)
   local result = pack(pinned(self, self.forward, ...))
   for _, hook in ipairs(copy(hooks)) do -- which may remove itself
     local replaced = hook(self, { ... }, unpack(result, 1, result.n))
     if replaced ~= nil then result = pack(replaced) end
   end
   return unpack(result, 1, result.n)
+end
+
+local function call_hooked(self, hooks, ...)
+  if hooks.before then return call_after(self, hooks, prepared(self, hooks.before, ...)) end
+  return call_after(self, hooks, ...)
 end
 
 local function dressed_call(self, ...)
@@ -447,18 +465,35 @@ method("Module:register_buffer(name: string, tensor?: tensor; persistent: bool =
     self._buffers[name] = options.persistent and "persistent" or "transient"
   end)
 
+-- Put a function behind those of a list; returns the function that takes it off again.
+local function hang(hooks, fn)
+  hooks[#hooks + 1] = fn
+  return function()
+    for i = #hooks, 1, -1 do
+      if hooks[i] == fn then remove(hooks, i) return end
+    end
+  end
+end
+
+-- The hooks of a module: a list of those after forward, and `before`, where there is one, of those before.
+local function hooks_of(module)
+  local hooks = module._hooks or {}
+  values_of(module)._hooks = hooks
+  return hooks
+end
+
 method("Module:register_forward_hook(fn: function) -> function: fn(module, inputs, outputs...) after forward; a \z
   non-nil result replaces the output. Returns a function that removes it. Example: local remove = \z
   model:register_forward_hook(function(m, inputs, y) print(y.shape) end) remove()",
+  function(self, fn) return hang(hooks_of(self), fn) end)
+
+method("Module:register_forward_pre_hook(fn: function) -> function: fn(module, inputs) before forward; a list that it \z
+  gives replaces the inputs, anything else but nil is the only one. Returns a function that removes it. Example: \z
+  local remove = model:register_forward_pre_hook(function(m, inputs) return { inputs[1] * 2 } end) remove()",
   function(self, fn)
-    local hooks = self._hooks or {}
-    values_of(self)._hooks = hooks
-    hooks[#hooks + 1] = fn
-    return function()
-      for i = #hooks, 1, -1 do
-        if hooks[i] == fn then remove(hooks, i) return end
-      end
-    end
+    local hooks = hooks_of(self)
+    hooks.before = hooks.before or {}
+    return hang(hooks.before, fn)
   end)
 
 method("Module:share(other: module) -> module: Use other's parameters and buffers as one's own (tied weights): both \z
