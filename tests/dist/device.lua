@@ -1,0 +1,67 @@
+-- device.lua - tensors and models on a GPU: values go through the host's memory, and sums are added there, by the same
+-- tree. Run on the emulated device, on every rank of a job; the text is the same for every number of ranks.
+
+local gb = require "gibbous"
+local nn, F, dist = gb.nn, gb.nn.functional, gb.dist
+local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
+if not dist.is_initialized() then dist.init { timeout = 120 } end
+local rank, size = dist.rank(), dist.world_size()
+local on_device = { device = "cuda" }
+
+describe("dist on a GPU", function()
+  it("exchanges tensors of every dtype, which stay there", function()
+    for _, dtype in ipairs { "float64", "float32", "float16", "bfloat16", "int64", "int32", "uint8" } do
+      local function of(r) return ((gb.arange(6) + r) % 5):to(dtype) end
+      local sum = of(0)
+      for r = 1, size - 1 do sum = sum + of(r) end
+      local mine = of(rank):to("cuda")
+      expect(dist.all_reduce(mine:clone()):cpu()):to_equal_bits(sum)
+      expect(dist.broadcast(mine:clone(), size - 1):cpu()):to_equal_bits(of(size - 1))
+      local all = dist.all_gather(mine)
+      for r = 1, size do
+        expect(all[r].device):to_be(mine.device)
+        expect(all[r]:cpu()):to_equal_bits(of(r - 1))
+      end
+      local part = dist.reduce_scatter(gb.ones(2 * size, on_device):to(dtype), "sum", { async = true }):wait()
+      expect(part:cpu()):to_equal_bits((gb.ones(2) * size):to(dtype))
+      if size > 1 and rank == 0 then dist.send(mine, 1) end
+      if rank == 1 then
+        local got = gb.zeros(6, on_device):to(dtype)
+        expect(dist.recv(got, 0):cpu()):to_equal_bits(of(0))
+      end
+    end
+  end)
+  it("keeps sharded optimizers to the CPU", function()
+    local layer = nn.Linear(2, 2):to("cuda")
+    if size == 1 then return end
+    expect(function() gb.optim.Sharded(gb.optim.SGD(layer:parameters(), { lr = 1 })) end):to_fail("on a GPU")
+  end)
+end)
+
+local function train(name)
+  gb.manual_seed(3)
+  local precision = gb.amp.precision(name)
+  local model = nn.Sequential(nn.Linear(6, 10), nn.BatchNorm1d(10), nn.ReLU(), nn.Dropout(0.2), nn.Linear(10, 3))
+  local ddp = nn.parallel.DataParallel(model:to("cuda"):to(precision), { shards = 8 })
+  local opt, scaler = gb.optim.AdamW(model:parameters(), { lr = 0.02 }), gb.amp.GradScaler(precision)
+  local text = {}
+  for _ = 1, 3 do
+    opt:zero_grad()
+    local x, y = gb.randn(24, 6, on_device), gb.randint(0, 3, { 24 }):to("cuda")
+    text[#text + 1] = ("%a"):format(ddp:backward(function(xs, ys)
+      local loss = gb.amp.autocast(precision, function() return F.cross_entropy(ddp(xs):to("float32"), ys) end)
+      return scaler:scale(loss), loss
+    end, x, y))
+    scaler:step(opt, { clip = 0.5 })
+    scaler:update()
+  end
+  for _, p in ipairs(model:parameters()) do
+    text[#text + 1] = gb.to_bytes(p:detach():cpu()):gsub(".", function(c) return ("%02x"):format(c:byte()) end)
+  end
+  for _, b in model:named_buffers() do text[#text + 1] = table.concat(b:cpu():reshape(-1):tolist(), " ") end
+  return table.concat(text, " ")
+end
+
+local text = train "32-true" .. train "16-mixed"
+gb.test.finish()
+return text
