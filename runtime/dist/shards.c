@@ -40,7 +40,7 @@ enum { SEED, OFFSET, LOADER, SAMPLES = LOADER + GB_ROUND_LOADER, PART, SHARDS, H
 enum { LOSS, LOSS_WEIGHT, WIDE };
 
 #define SMALL_BYTES ((size_t)64 << 10)  /* a unit that goes with others in one message */
-#define BUCKET_BYTES ((int64_t)4 << 20) /* of gradients; a larger parameter has a bucket of its own */
+#define BUCKET_BYTES ((int64_t)1 << 20) /* of gradients; a larger parameter has a bucket of its own */
 
 /* The leaf that is being filled, and the sum of all; both are the tree's. waits: gradients of a bucket that are not
  * final yet. */
