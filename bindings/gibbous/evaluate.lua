@@ -141,13 +141,14 @@ local function each_batch(run, loader, n, fn)
   local view = (run.size or 1) > 1 and { rank = run.rank, size = run.size } or nil
   local source = native.batches_of(loader, run.device, false, view)
   local seed, offset = native.get_rng()
+  local by_batch = run.shards or run.draws_by_batch
   for number = view and view.rank or 0, n - 1, view and view.size or 1 do
     local batch = pack(source())
     if batch[1] == nil then break end
-    if run.shards then native.set_rng(seed + (number + 1) * 0x9E3779B97F4A7C15, offset) end
+    if by_batch then native.set_rng(seed + (number + 1) * 0x9E3779B97F4A7C15, offset) end
     fn(batch, number + 1)
   end
-  if run.shards then native.set_rng(seed, offset) end
+  if by_batch then native.set_rng(seed, offset) end
   native.to_next_epoch(loader, source, n)
 end
 
@@ -255,6 +256,7 @@ local function run_of(who, model, options)
   options.metrics = metrics and (private(metrics, "metrics") and metrics or gb.Metrics(metrics))
   options.device = options.device or first and first.device or "cpu"
   options.rank, options.size = gb.dist.rank(), gb.dist.world_size()
+  options.draws_by_batch = gb.dist.is_initialized() -- also in a job of one, which is to have the same bits
   return options
 end
 
@@ -264,10 +266,10 @@ gb.evaluate = define("gb.evaluate(model: module, loader: any; loss?: function|mo
   mode, without gradients, and with an average's weights if it is given: val_loss, and each of metrics (gb.Metrics, \z
   or what it takes) with val_ before its name. They are exact for batches of any sizes. loss is a function of output \z
   and target; compute(model, x, ...) gives loss, output and target. batches: so many at most. The processes of a job \z
-  share the batches, and each gets the measures of all, to the bits of one process: all of them call it. Errors: a \z
-  loss that is no single number. Example: local model = gb.nn.Linear(4, 2) print(gb.evaluate(model, { { gb.rand(8, \z
-  4), gb.zeros(8, { dtype = \"int64\" }) } }, { loss = gb.nn.functional.cross_entropy, metrics = { \"accuracy\" } \z
-  }).val_loss)", "strict",
+  share the batches, and each gets the measures of all, to the bits of a job of one process: all of them call it; \z
+  random numbers hang on the batch then, and the random stream stays where it was. Errors: a loss that is no single \z
+  number. Example: local model = gb.nn.Linear(4, 2) print(gb.evaluate(model, { { gb.rand(8, 4), gb.zeros(8, { dtype \z
+  = \"int64\" }) } }, { loss = gb.nn.functional.cross_entropy, metrics = { \"accuracy\" } }).val_loss)", "strict",
   function(model, given, options)
     local loader = native.loader_of(given, "evaluate")
     return native.evaluate(run_of("evaluate", model, options), loader, native.limited(options.batches, loader))

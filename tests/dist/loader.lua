@@ -115,6 +115,12 @@ local function train()
       text[#text + 1] = ("%a"):format(loss)
     end
   end
+  -- A model that draws in evaluation draws by the batch, and leaves the random stream alone.
+  local where = gb.get_rng_state()
+  local function noisy(net, a, b) return F.cross_entropy(F.dropout(net(a), 0.5, true), b) end
+  text[#text + 1] = ("%a"):format(gb.evaluate(model.module, data.DataLoader(labels, { batch_size = 7 }),
+    { compute = noisy }).val_loss)
+  for key, value in pairs(gb.get_rng_state()) do expect(value):to_be(where[key]) end
   for _, p in ipairs(model.module:parameters()) do text[#text + 1] = gb.to_bytes(p:detach()):gsub(".", function(c)
     return ("%02x"):format(c:byte()) end) end
   return table.concat(text, " ")
