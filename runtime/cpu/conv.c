@@ -13,6 +13,7 @@
 #include "cpu/conv_onednn.h"
 #include "cpu/gemm.h"
 #include "cpu/scratch.h"
+#include "cpu/wide.h"
 #include "cpu/walk.h"
 
 /* Elements of a tile of im2col's columns: 256 KiB of float32, which stay in L2 beside the weight's panel. */
@@ -510,6 +511,124 @@ static gb_status backward_weight_product(conv *v) {
 
 /* ====} */
 
+/* {==== Narrow groups ==== */
+
+/* Groups of 2 or 4 channels in and out, for which oneDNN (2.6) has no kernel of its own: a vector holds the same
+ * channels of x and y, several groups of them. Each tap adds, for each channel of a group, x with that channel spread
+ * over its group, times a vector of weights. x is read kh * kw times, from the cache; a shuffle to 2 operations. */
+
+/* Pixels of a row whose sums are in registers at once. */
+enum { PIXELS_AT_ONCE = 4 };
+
+/* Channel `k` of each group of `of` lanes in all lanes of the group. */
+#define LANE(of, k, i) ((i) / (of) * (of) + (k))
+#define LANES_4(of, k, i) LANE(of, k, i), LANE(of, k, (i) + 1), LANE(of, k, (i) + 2), LANE(of, k, (i) + 3)
+#if GB_VECTOR == 16
+#define SPREAD(x, of, k) \
+  __builtin_shufflevector(x, x, LANES_4(of, k, 0), LANES_4(of, k, 4), LANES_4(of, k, 8), LANES_4(of, k, 12))
+#elif GB_VECTOR == 8
+#define SPREAD(x, of, k) __builtin_shufflevector(x, x, LANES_4(of, k, 0), LANES_4(of, k, 4))
+#else
+#define SPREAD(x, of, k) __builtin_shufflevector(x, x, LANES_4(of, k, 0))
+#endif
+
+/* sum += the products of one tap; w: `of` vectors of weights. */
+GB_ALWAYS_INLINE gb_vector add_tap(int of, gb_vector sum, const float *from, const gb_vector w[4]) {
+  gb_vector x;
+  memcpy(&x, from, sizeof x);
+  if (of == 2) return sum + SPREAD(x, 2, 0) * w[0] + SPREAD(x, 2, 1) * w[1];
+  return (sum + SPREAD(x, 4, 0) * w[0] + SPREAD(x, 4, 1) * w[1]) + (SPREAD(x, 4, 2) * w[2] + SPREAD(x, 4, 3) * w[3]);
+}
+
+/* One vector of channels of `count` pixels of y from (row, column) on; inside: no tap of theirs leaves x's columns. */
+GB_ALWAYS_INLINE void narrow_pixels(const conv *v, int of, const float *x, const float *w, int64_t row, int64_t column,
+                                    int count, bool inside, gb_vector bias, float *y) {
+  const gb_conv_sizes *s = &v->s;
+  gb_vector sums[PIXELS_AT_ONCE];
+#pragma GCC unroll 4
+  for (int i = 0; i < count; i++) sums[i] = bias;
+  for (int64_t ky = 0; ky < s->kernel[0]; ky++) {
+    int64_t at = row * s->stride[0] - s->padding[0] + ky * s->dilation[0];
+    for (int64_t kx = 0; at >= 0 && at < s->in[0] && kx < s->kernel[1]; kx++) {
+      int64_t first = column * s->stride[1] - s->padding[1] + kx * s->dilation[1];
+      if (!inside && (first < 0 || first >= s->in[1])) continue;
+      const float *from = x + (at * s->in[1] + first) * s->c;
+      const float *tap = w + (ky * s->kernel[1] + kx) * of * GB_VECTOR;
+      gb_vector weights[4];
+#pragma GCC unroll 4
+      for (int i = 0; i < of; i++) memcpy(&weights[i], tap + i * GB_VECTOR, sizeof *weights);
+#pragma GCC unroll 4
+      for (int i = 0; i < count; i++) sums[i] = add_tap(of, sums[i], from + i * s->stride[1] * s->c, weights);
+    }
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < count; i++) memcpy(y + i * s->o, &sums[i], sizeof *sums);
+}
+
+/* One row of y: all its vectors of channels. */
+GB_ALWAYS_INLINE void narrow_row(const conv *v, int of, const float *x, int64_t row, float *y) {
+  const gb_conv_sizes *s = &v->s;
+  int64_t reach = (s->kernel[1] - 1) * s->dilation[1], block = v->depth * GB_VECTOR;
+  for (int64_t c = 0; c < s->c; c += GB_VECTOR) {
+    const float *w = (const float *)(const void *)v->packed + c / GB_VECTOR * block;
+    gb_vector bias = { 0 };
+    if (v->bias_lanes) memcpy(&bias, (const float *)(const void *)v->bias_lanes + c, sizeof bias);
+    for (int64_t column = 0, count; column < s->out[1]; column += count) {
+      int64_t first = column * s->stride[1] - s->padding[1];
+      bool inside = column + PIXELS_AT_ONCE <= s->out[1] && first >= 0 &&
+          first + (PIXELS_AT_ONCE - 1) * s->stride[1] + reach < s->in[1];
+      count = inside ? PIXELS_AT_ONCE : 1;
+      if (inside) narrow_pixels(v, of, x + c, w, row, column, PIXELS_AT_ONCE, true, bias, y + column * s->o + c);
+      else narrow_pixels(v, of, x + c, w, row, column, 1, false, bias, y + column * s->o + c);
+    }
+  }
+}
+
+/* Chunk: an image. */
+static void narrow_image(void *arg, int64_t image) {
+  const conv *v = arg;
+  const int64_t x_size = v->s.in[0] * v->s.in[1] * v->s.c, row = v->s.out[1] * v->s.o, at = image * v->pixels * v->s.o;
+  char *room = gb_scratch_room(&v->scratch);
+  bool in_place = v->y->dtype == GB_FLOAT32;
+  const float *x = (const float *)(void *)images_in(v, v->x, image, 1, room);
+  float *y = (float *)(void *)(in_place ? gb_data(v->y) + at * 4 : room + x_size * 4);
+  for (int64_t i = 0; i < v->s.out[0] && !gb_work_products(v->s.out[1], v->s.o, v->depth); i++) {
+    if (v->cg == 2) narrow_row(v, 2, x, i, y + i * row);
+    else narrow_row(v, 4, x, i, y + i * row);
+    if (v->relu) relu_row(GB_LANE_F32, y + i * row, row);
+  }
+  if (!in_place) store(v->y, at, GB_LANE_F32, (char *)y, v->pixels * v->s.o);
+}
+
+/* Weights as narrow_pixels reads them, [c / vector][kh][kw][cg][vector], from [o][kh][kw][cg]. */
+static void pack_narrow(const conv *v, const float *krsc, float *to) {
+  for (int64_t c = 0; c < v->s.o && !gb_work(v->depth * GB_VECTOR); c += GB_VECTOR)
+    for (int64_t k = 0; k < v->depth; k++)
+      for (int64_t i = 0; i < GB_VECTOR; i++) *to++ = krsc[(c + i) * v->depth + k];
+}
+
+/* Is the convolution to go this way? */
+static bool takes_narrow(const conv *v) {
+  bool narrow = v->cg == v->og && (v->cg == 2 || v->cg == 4) && v->s.c % GB_VECTOR == 0;
+  return narrow && v->lane == GB_LANE_F32 && v->s.n > 0 && v->pixels > 0 && !v->call->context->tf32 &&
+      !gb_cpu(v->call->context)->plain_convolution;
+}
+
+/* All images. */
+static gb_status forward_narrow(conv *v) {
+  const int64_t numel = v->weight->numel;
+  size_t shared = 0, weight = gb_scratch_take(&shared, numel * 4), packed = gb_scratch_take(&shared, numel * 4),
+      bias = gb_scratch_take(&shared, v->s.o * 4);
+  gb_scratch_take(&v->room_bytes, (v->s.in[0] * v->s.in[1] * v->s.c + v->pixels * v->s.o) * 4);
+  GB_TRY(gb_scratch_open(v->call, shared, v->room_bytes, &v->scratch));
+  v->packed = v->scratch.shared + packed;
+  v->bias_lanes = bias_in(v, v->scratch.shared + bias);
+  pack_narrow(v, (const float *)(void *)weight_in(v, v->scratch.shared + weight), (float *)(void *)v->packed);
+  return run_and_free(v, v->s.n, narrow_image);
+}
+
+/* ====} */
+
 /* {==== oneDNN's way ==== */
 
 /* Multiply-adds of one image. */
@@ -694,6 +813,7 @@ static gb_status conv2d(gb_op_call *call) {
   v.bias = in->bias;
   v.relu = attrs->activation.integer == GB_WORD_relu;
   if (takes_product(&v)) return forward_product(&v);
+  if (takes_narrow(&v)) return forward_narrow(&v);
   if (find_library(&v, GB_ONEDNN_FORWARD, MOST_SLICES)) return run_slices(&v, forward_slice);
   return forward_plain(&v);
 }
