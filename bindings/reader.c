@@ -175,8 +175,8 @@ static bool read_tensor(gbl_call *call, const parameter *p, int index, gbl_value
   return out->tensor != NULL;
 }
 
-/* Replace the string at the top, such as "16-mixed", by the precision that it names; false where it cannot be one: names
- * of dtypes have no dash, and those of devices begin otherwise. An error where it is unknown. */
+/* Replace the string at the top, such as "16-mixed", by the precision that it names; false where it cannot be one:
+ * names of dtypes have no dash, and those of devices begin otherwise. An error where it is unknown. */
 static bool make_named_precision(lua_State *L) {
   const char *text = lua_tostring(L, -1);
   if (!strchr(text, '-') || !strncmp(text, "cpu", 3) || !strncmp(text, "cuda", 4)) return false;

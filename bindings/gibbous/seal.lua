@@ -26,7 +26,8 @@ local elsewhere = {
     RandomVerticalFlip = "flip { direction = \"vertical\" }", RandomResizedCrop = "resized_crop(size)",
     RandomRotation = "rotate(degrees)", Compose = "compose(list)" },
 }
-for _, dtype in ipairs { "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool" } do
+for _, dtype in ipairs { "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8",
+  "bool" } do
   elsewhere["gb"][dtype] = format("the string \"%s\"", dtype)
 end
 

@@ -454,9 +454,9 @@ static gb_status batch_norm_gradient(gb_grad_call *g) {
   const gb_out_batch_norm *kept = GB_KEPT(g, batch_norm);
   gb_out_batch_norm_backward given = { .dweight = EMPTY_SUM(g, batch_norm, weight, saved->x),
                                        .dbias = EMPTY_SUM(g, batch_norm, bias, saved->x) }, made = { 0 };
-  GB_TRY(GB_RUN_OUT(g->context, batch_norm_backward, &given.dx, &made.dx, .grad = GB_GRAD_OUT(g, batch_norm)->y, .x = saved->x,
-                .weight = saved->weight, .mean = kept->mean, .rstd = kept->rstd,
-                .training = GB_ATTRS(g, batch_norm)->training));
+  GB_TRY(GB_RUN_OUT(g->context, batch_norm_backward, &given.dx, &made.dx, .grad = GB_GRAD_OUT(g, batch_norm)->y,
+                    .x = saved->x, .weight = saved->weight, .mean = kept->mean, .rstd = kept->rstd,
+                    .training = GB_ATTRS(g, batch_norm)->training));
   HAND(g, batch_norm, x, made.dx);
   PUT(g, batch_norm, weight, given.dweight, made.dweight);
   PUT(g, batch_norm, bias, given.dbias, made.dbias);
@@ -554,9 +554,9 @@ static gb_status group_norm_gradient(gb_grad_call *g) {
   const gb_out_group_norm *kept = GB_KEPT(g, group_norm);
   gb_out_group_norm_backward given = { .dweight = EMPTY_SUM(g, group_norm, weight, saved->x),
                                       .dbias = EMPTY_SUM(g, group_norm, bias, saved->x) }, made = { 0 };
-  GB_TRY(GB_RUN_OUT(g->context, group_norm_backward, &given.dx, &made.dx, .grad = GB_GRAD_OUT(g, group_norm)->y, .x = saved->x,
-                .weight = saved->weight, .mean = kept->mean, .rstd = kept->rstd,
-                .has_bias = gb_attr_int(GB_NEEDS(g, group_norm, bias))));
+  GB_TRY(GB_RUN_OUT(g->context, group_norm_backward, &given.dx, &made.dx, .grad = GB_GRAD_OUT(g, group_norm)->y,
+                    .x = saved->x, .weight = saved->weight, .mean = kept->mean, .rstd = kept->rstd,
+                    .has_bias = gb_attr_int(GB_NEEDS(g, group_norm, bias))));
   HAND(g, group_norm, x, made.dx);
   PUT(g, group_norm, weight, given.dweight, made.dweight);
   PUT(g, group_norm, bias, given.dbias, made.dbias);

@@ -33,8 +33,8 @@ local has_png = pcall(gb.io.image, "tests/golden/images/rgb.png")
 local function losses(name, case, device, precision, count)
   local out = folder .. "/losses.safetensors"
   local data = case[1]:find("^/") and case[1] or folder .. "/" .. case[1]
-  local pipe = io.popen(("'%s' --threads 1 tests/peers/record.lua recipes/%s.lua '%s' %d --data '%s' --out= --device %s \z
-    --precision %s %s 2>&1"):format(gibbous, name, out, count, data, device, precision, case[2]))
+  local pipe = io.popen(("'%s' --threads 1 tests/peers/record.lua recipes/%s.lua '%s' %d --data '%s' --out= \z
+    --device %s --precision %s %s 2>&1"):format(gibbous, name, out, count, data, device, precision, case[2]))
   local output = pipe:read("a")
   if not pipe:close() then error(("%s on %s: %s"):format(name, device, output)) end
   local made_losses = gb.load(out).loss

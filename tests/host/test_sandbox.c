@@ -95,7 +95,8 @@ static const escape escapes[] = {
   { "return gb.Checkpoints", GB_ERECIPE, "gb has no 'Checkpoints'" },
   { "assert(not pcall(setmetatable, gb.nn, {}) and not getmetatable(gb.nn))", GB_OK, NULL },
   { "local form, tensor, nn = string.format, gb.is_tensor, gb.nn string.format, gb.is_tensor, gb.nn = nil\n"
-    "local made = gb.Trainer and nn.Linear and gb.optim.lr.Cosine string.format, gb.is_tensor, gb.nn = form, tensor, nn\n"
+    "local made = gb.Trainer and nn.Linear and gb.optim.lr.Cosine\n"
+    "string.format, gb.is_tensor, gb.nn = form, tensor, nn\n"
     "assert(made)", GB_OK, NULL },
   { "local function dig() local ok, why = pcall(dig) if not ok then local _ = gb.data.DataLoader end error(why) end\n"
     "pcall(dig) assert(gb.data.DataLoader)", GB_OK, NULL },

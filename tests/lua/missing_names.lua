@@ -355,9 +355,8 @@ return {
         nn.BatchNorm2d(bias) nn.Embedding(max_norm) nn.Embedding(norm_type) nn.Embedding(scale_grad_by_freq)
         nn.FractionalMaxPool2d nn.FractionalMaxPool3d nn.GRU(proj_size) nn.GroupNorm(bias) nn.LPPool3d
         nn.LinearCrossEntropyLoss nn.ModuleDict(modules) nn.MultiheadAttention(add_bias_kv)
-        nn.MultiheadAttention(add_zero_attn)
-        nn.Parameter(data) nn.ParameterDict nn.ParameterList nn.RNN(proj_size) nn.RReLU
-        nn.SyncBatchNorm(bias) nn.SyncBatchNorm(process_group) nn.Softmax2d nn.Transformer(custom_decoder)
+        nn.MultiheadAttention(add_zero_attn) nn.Parameter(data) nn.ParameterDict nn.ParameterList nn.RNN(proj_size)
+        nn.RReLU nn.SyncBatchNorm(bias) nn.SyncBatchNorm(process_group) nn.Softmax2d nn.Transformer(custom_decoder)
         nn.Transformer(custom_encoder) nn.TripletMarginWithDistanceLoss optim.swa_utils.AveragedModel(multi_avg_fn)
         torch.bernoulli(p) torch.binomial torch.embedding(scale_grad_by_freq) torch.frexp torch.gradient
         torch.histogramdd torch.igamma torch.igammac torch.index_add(alpha) torch.load(map_location)
