@@ -121,14 +121,15 @@ local function memory_of(mine)
 end
 
 Trainer.find_batch = define("Trainer:find_batch(loader: any; memory?: number, most: size = 8192, margin: number = \z
-  0.05) -> int, table: How many samples fit into a batch. Two steps are measured by the pool's own accounting, one on \z
-  twice the rows of the loader's first batch, one on as many as take about a quarter of the memory; from them the \z
-  largest that takes up to (1 - margin) * memory bytes is predicted, and confirmed by one step. memory: what is free \z
-  on a device; on the CPU it must be given. Of the trial nothing is left. The second value: bytes_per_sample, \z
-  other_bytes, predicted, measured, confirmed. Errors: a memory that one sample does not fit into; a job of several \z
-  processes. Example: local trainer = gb.Trainer({ model = gb.nn.Linear(4, 2), optimizer = \"SGD\", loss = \z
-  gb.nn.functional.cross_entropy, device = \"cpu\" }) print(trainer:find_batch({ { gb.rand(8, 4), gb.zeros(8, { dtype \z
-  = \"int64\" }) } }, { memory = 1 << 20, most = 64 }))", "strict", function(self, given, options)
+  0.05) -> int, table: How many samples fit into a batch. Steps are measured by the pool's own accounting, on the \z
+  rows of the loader's first batch, twice as many, and then four times as many each, until one takes a quarter of \z
+  the memory; from the last two the largest that takes up to (1 - margin) * memory bytes is predicted, and \z
+  confirmed by one step. memory: what is free on a device; on the CPU it must be given. Of the trial nothing is \z
+  left. The second value: bytes_per_sample, other_bytes, predicted, measured, confirmed. Errors: a memory that one \z
+  sample does not fit into; a job of several processes. Example: local trainer = gb.Trainer({ model = \z
+  gb.nn.Linear(4, 2), optimizer = \"SGD\", loss = gb.nn.functional.cross_entropy, device = \"cpu\" }) \z
+  print(trainer:find_batch({ { gb.rand(8, 4), gb.zeros(8, { dtype = \"int64\" }) } }, { memory = 1 << 20, most = 64 \z
+  }))", "strict", function(self, given, options)
   local mine = private(self, "trainer")
   if mine.size > 1 then
     fail(format("find_batch: it measures one process, and the job has %d; run it alone, and multiply by their number",
@@ -149,12 +150,14 @@ Trainer.find_batch = define("Trainer:find_batch(loader: any; memory?: number, mo
       fail("find_batch: the first value of a batch must have rows") end
     collectgarbage()
     local extra, rows = max(gb.memory_stats(mine.device).current_total - before, 0), batch[1]:size(1)
-    local room, n = (1 - options.margin) * memory, 2 * rows
-    local first = bytes_for(trial, batch, rows, extra) -- it makes what stays, too: copies of weights, states
-    local low = bytes_for(trial, batch, n, extra)
-    local rough = low > first and (low - first) / rows or low / n
-    local large = max(min(floor((room / 4 - low) / rough) + n, options.most), 2 * n)
-    local high = bytes_for(trial, batch, large, extra)
+    local room = (1 - options.margin) * memory
+    bytes_for(trial, batch, rows, extra) -- it makes what stays: copies of weights, states
+    local n, low = rows, bytes_for(trial, batch, rows, extra)
+    local large, high = 2 * rows, bytes_for(trial, batch, 2 * rows, extra)
+    while high < room / 4 and large < options.most do -- what few rows take is no rule for many
+      n, low, large = large, high, min(4 * large, options.most)
+      high = bytes_for(trial, batch, large, extra)
+    end
     report.bytes_per_sample = max((high - low) / (large - n), 1)
     report.other_bytes = low - n * report.bytes_per_sample
     found = min(floor((room - report.other_bytes) / report.bytes_per_sample), options.most)
