@@ -180,6 +180,7 @@ static bool read_tensor(gbl_call *call, const parameter *p, int index, gbl_value
 static bool make_named_precision(lua_State *L) {
   const char *text = lua_tostring(L, -1);
   if (!strchr(text, '-') || !strncmp(text, "cpu", 3) || !strncmp(text, "cuda", 4)) return false;
+  gbl_load_name(L, "gb.amp", "precision"); /* whose chunk sets the function */
   lua_rawgetp(L, LUA_REGISTRYINDEX, &precision_of_key);
   lua_insert(L, -2);
   lua_call(L, 1, 1);
