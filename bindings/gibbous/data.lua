@@ -156,9 +156,7 @@ function Loader:__index(key)
   end
   return Loader[key]
 end
--- for x in loader do
-function Loader:__call() loader_of(self) fail("a DataLoader is no iterator; loop over its batches with: for x, y in \z
-  loader:iter() do") end
+
 function Loader:__pairs() loader_of(self) fail("a DataLoader is no table; loop over its batches with: for x, y in \z
   loader:iter() do") end
 

@@ -397,10 +397,6 @@ for name, make in pairs { native = native_dataset, lua = lua_dataset } do
 end
 
 describe("DataLoader", function()
-  it("is no iterator, and says how to loop", function()
-    local loader = data.DataLoader(data.TensorDataset(gb.arange(10)))
-    expect(function() for _ in loader do break end end):to_fail("for x, y in loader:iter() do")
-  end)
   -- tests/cuda_on_cpu/test_runtime.lua has what it does with a device
   it("takes pin_memory with every device, for native datasets", function()
     local set = data.TensorDataset(gb.arange(10))
