@@ -200,6 +200,20 @@ static gb_hook *hook_after(gb_hook *hook, int64_t id) {
   return hook;
 }
 
+/* Before a recipe sees a gradient: memory of its own, where it lies beside others that make up a gradient with it. */
+static gb_status set_apart(walk *w, gb_tensor **grad) {
+  const gb_tensor *g = *grad;
+  bool beside = g->storage->block && (size_t)g->numel * gb_bytes_of((gb_dtype)g->dtype) < g->storage->bytes &&
+                atomic_load(&g->storage->refs) > 1;
+  if (!beside || w->create_graph) return GB_OK;
+  gb_tensor *copy = NULL;
+  GB_TRY(GB_RUN(w->context, clone, &copy, .x = *grad));
+  copy->tag = g->tag;
+  gb_tensor_release(*grad);
+  *grad = copy;
+  return GB_OK;
+}
+
 /* Run the hooks of one place in order; each may put another gradient in place of the one it got, and may remove any
  * hook. */
 static gb_status run_hooks(gb_context *context, gb_hook *const *hooks, gb_tensor **grad) {
@@ -620,6 +634,7 @@ static gb_status deliver_node(walk *w, gb_node *node, int output, gb_tensor *gra
 /* Call the hooks of leaves with the whole gradients, and accumulate. */
 static gb_status settle_waiting(walk *w) {
   for (size_t i = 0; i < w->n_waiting; i++) {
+    GB_TRY(set_apart(w, &w->waiting[i].grad));
     GB_TRY(run_hooks(w->context, &w->waiting[i].leaf->hooks, &w->waiting[i].grad));
     GB_TRY(settle_leaf(w, w->waiting[i].leaf, w->waiting[i].grad));
   }
@@ -908,6 +923,7 @@ static gb_status visit(walk *w, gb_node *node, gb_tensor **grads) {
   w->place = (gb_walk_place){ .node = node };
   for (int i = 0; i < node->n_out; i++) {
     if (!grads[i]) continue;
+    if (node->hooks[i] || (node->retain[i] && !w->captures) || node->op < 0) GB_TRY(set_apart(w, &grads[i]));
     w->place.hook = true;
     GB_TRY(run_hooks(context, &node->hooks[i], &grads[i]));
     w->place.hook = false;

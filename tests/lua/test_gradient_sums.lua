@@ -332,6 +332,27 @@ describe("gradients of parts", function()
       expect(seen):to_equal_bits(before)
     end
   end)
+  it("of a key that is kept are not what hooks of the whole write to", function()
+    local value, up = gb.randn(2, 5, 24), gb.randn(2, 5, 8)
+    local function kept(hook, by_hook)
+      local leaf, seen = value:clone():requires_grad_(true), nil
+      local whole = leaf * 2
+      if not by_hook then whole:retain_grad() end
+      whole:register_hook(hook)
+      local y, parts = attend(whole, 2, 2)
+      if by_hook then parts[2]:register_hook(function(g) seen = g end) else parts[2]:retain_grad() end
+      (y * up):sum():backward()
+      return by_hook and seen or parts[2].grad, whole
+    end
+    local plain = kept(function() end)
+    for _, by_hook in ipairs { false, true } do
+      expect(kept(function(g) gb.no_grad(function() g:mul_(10) end) end, by_hook)):to_equal_bits(plain)
+    end
+    local part, whole = kept(function() end)
+    local before = whole.grad:clone()
+    gb.no_grad(function() part:mul_(100) end)
+    expect(whole.grad):to_equal_bits(before)
+  end)
   it("do not fill the rest of the memory that a given gradient lies in", function()
     local given = gb.randn(2, 3, 4)
     local before, leaf = given:clone(), gb.randn(2, 3, 4):requires_grad_(true)
