@@ -262,9 +262,9 @@ static void push_late_name(lua_State *L, int i, int part, const gbl_late_row *ro
   bool has = gbl_raw_field(L, -1, row->name) != LUA_TNIL;
   lua_remove(L, -2);
   if (!has || part == OWN) return;
-  note_seen(L, i, row->name);
   lua_pushvalue(L, -1);
-  set_part(L, i, VIEW, row->name);
+  set_part(L, i, VIEW, row->name); /* before it is noted: where memory ends between the two, it is found anew */
+  note_seen(L, i, row->name);
 }
 
 /* The string at index, unless it has zeros within, as no name has; else NULL. */
@@ -342,8 +342,9 @@ static int set_in_module(lua_State *L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   lua_settop(L, 3);
   lua_pushvalue(L, 2);
-  gbl_claim_name(L, 1);
+  lua_insert(L, 2);
   lua_rawset(L, 1);
+  gbl_claim_name(L, 1);
   return 0;
 }
 
@@ -522,9 +523,9 @@ static int publish(lua_State *L) {
     set_part(L, i, OWN, name);
     const gbl_late_row *row = find_row(path, name);
     if (row && status_of(L, row->unit) != DONE) break;
-    note_seen(L, i, name);
     lua_pushvalue(L, 3);
     set_part(L, i, VIEW, name);
+    note_seen(L, i, name);
   }
   return 0;
 }

@@ -222,10 +222,10 @@ void gbl_set_path(lua_State *L, const char *path, bool make) {
     lua_remove(L, -2);
     part = next;
   }
-  lua_pushstring(L, part);
-  gbl_claim_name(L, -2);
   lua_pushvalue(L, -2);
   gbl_set_raw(L, -2, part);
+  lua_pushstring(L, part);
+  gbl_claim_name(L, -2);
   lua_pop(L, 2);
 }
 
