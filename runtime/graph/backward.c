@@ -214,6 +214,14 @@ static gb_status set_apart(walk *w, gb_tensor **grad) {
   return GB_OK;
 }
 
+/* A tensor that is no leaf and keeps its gradient has it for itself. */
+static gb_status keep_gradient(walk *w, gb_tensor *keeper, gb_tensor *grad) {
+  if (keeper->grad || w->create_graph) return add_to(w, &keeper->grad, grad);
+  GB_TRY(GB_RUN(w->context, clone, &keeper->grad, .x = grad));
+  keeper->grad->tag = grad->tag;
+  return GB_OK;
+}
+
 /* Run the hooks of one place in order; each may put another gradient in place of the one it got, and may remove any
  * hook. */
 static gb_status run_hooks(gb_context *context, gb_hook *const *hooks, gb_tensor **grad) {
@@ -923,7 +931,7 @@ static gb_status visit(walk *w, gb_node *node, gb_tensor **grads) {
   w->place = (gb_walk_place){ .node = node };
   for (int i = 0; i < node->n_out; i++) {
     if (!grads[i]) continue;
-    if (node->hooks[i] || (node->retain[i] && !w->captures) || node->op < 0) GB_TRY(set_apart(w, &grads[i]));
+    if (node->hooks[i] || node->op < 0) GB_TRY(set_apart(w, &grads[i]));
     w->place.hook = true;
     GB_TRY(run_hooks(context, &node->hooks[i], &grads[i]));
     w->place.hook = false;
@@ -932,7 +940,7 @@ static gb_status visit(walk *w, gb_node *node, gb_tensor **grads) {
     gb_tensor *keeper = node->retain[i];
     if (keeper && !w->captures) {
       gb_tensor_tie(keeper);
-      GB_TRY(add_to(w, &keeper->grad, grads[i]));
+      GB_TRY(keep_gradient(w, keeper, grads[i]));
     }
   }
   if (node->ran)

@@ -352,6 +352,16 @@ describe("gradients of parts", function()
     local before = whole.grad:clone()
     gb.no_grad(function() part:mul_(100) end)
     expect(whole.grad):to_equal_bits(before)
+    -- nor what other tensors keep, or the caller gave
+    local leaf, given = gb.ones(3):requires_grad_(true), gb.ones(3)
+    local first, second = leaf * 1, leaf * 2
+    first:retain_grad()
+    second:retain_grad()
+    local sum = first + second
+    sum:backward(given)
+    first.grad:mul_(10)
+    expect(second.grad):to_equal_bits(given)
+    expect(given):to_equal_bits(gb.ones(3))
   end)
   it("do not fill the rest of the memory that a given gradient lies in", function()
     local given = gb.randn(2, 3, 4)
