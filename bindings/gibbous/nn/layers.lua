@@ -36,9 +36,9 @@ native.layer, native.layer_method, native.empty_parameter, native.refuse_more = 
 -- of such.
 local function keeps_nothing(module)
   local kind = module._library
-  if not kind or module._hooks then return false end
-  if kind == "layer" then return true end
   local values = values_of(module)
+  if not kind or module._hooks or rawget(values, "forward") then return false end -- a forward of its own: who knows
+  if kind == "layer" then return true end
   local order = values._order
   for i = 1, #order do
     local part = rawget(values, order[i])

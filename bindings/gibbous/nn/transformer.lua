@@ -9,6 +9,7 @@ local layer, method, parameter, refuse = native.layer, native.layer_method, nati
 local nn = gb.nn
 local F, init = nn.functional, nn.init
 local format, floor, sqrt, ipairs, setmetatable = string.format, math.floor, math.sqrt, ipairs, setmetatable
+local rawequal = rawequal
 
 -- A class that other layers are made of, without a name of its own in gb.nn.
 local function inner(name)
@@ -69,6 +70,7 @@ local MultiheadAttention = layer("gb.nn.MultiheadAttention(size: size, heads: si
   function(self, size, heads, o)
   check_heads("MultiheadAttention", size, heads)
   check_share("MultiheadAttention", "dropout", o.dropout)
+  if size > math.maxinteger // 3 then fail(format("MultiheadAttention: the size %d is too large", size)) end
   local options = { bias = o.bias, dtype = o.dtype }
   self.size, self.heads, self.dropout, self.is_causal, self.batch_first = size, heads, o.dropout, o.is_causal,
     o.batch_first
@@ -104,22 +106,29 @@ local function project_packed(self, x)
   return q, k, v
 end
 
--- Query, key and value of three tensors. Rows of the packed projection serve one each.
+-- Query, key and value of three tensors. Rows of the packed projection serve one each, unless it is more than a weight
+-- and a bias: then it is called as it is.
 local function project_each(self, query, key, value)
-  if not self.qkv then
-    return by_heads(self.q_proj(query), self.heads), by_heads(self.k_proj(key), self.heads),
-      by_heads(self.v_proj(value), self.heads)
+  local heads, size, qkv = self.heads, self.size, self.qkv
+  if not qkv then
+    return by_heads(self.q_proj(query), heads), by_heads(self.k_proj(key), heads), by_heads(self.v_proj(value), heads)
   end
-  local weight, bias = self.qkv.weight, self.qkv.bias
+  if not keeps_nothing(qkv) then
+    local of_query, of_key = qkv(query), qkv(key)
+    local of_value = rawequal(key, value) and of_key or qkv(value)
+    return by_heads(of_query:narrow(-1, 1, size), heads), by_heads(of_key:narrow(-1, size + 1, size), heads),
+      by_heads(of_value:narrow(-1, 2 * size + 1, size), heads)
+  end
+  local weight, bias = qkv.weight, qkv.bias
   local function part(i, x)
-    local first = (i - 1) * self.size + 1
-    return by_heads(F.linear(x, weight:narrow(1, first, self.size), bias and bias:narrow(1, first, self.size)),
-      self.heads)
+    local first = (i - 1) * size + 1
+    return by_heads(F.linear(x, weight:narrow(1, first, size), bias and bias:narrow(1, first, size)), heads)
   end
   return part(1, query), part(2, key), part(3, value)
 end
 
--- The product of heads, and the share that each query [.., time] gives each key, which no fused op tells.
+-- The product of heads, and the share that each query [.., time] gives each key, which no fused op tells. A query that
+-- sees no key has a product of zeros, as that of the fused op is.
 local function attend_openly(q, k, v, mask, is_causal, dropout)
   local scores = q:matmul(k:transpose(-2, -1)) * q:size(-1) ^ -0.5
   if is_causal then
@@ -128,7 +137,9 @@ local function attend_openly(q, k, v, mask, is_causal, dropout)
   end
   if mask and mask.dtype == "bool" then scores = scores:masked_fill(mask:logical_not(), -math.huge)
   elseif mask then scores = scores + mask end
-  local weights = scores:softmax(-1)
+  local blind = (mask or is_causal) and scores:eq(-math.huge):all(-1, { keepdim = true })
+  local weights = (blind and scores:masked_fill(blind, 0) or scores):softmax(-1)
+  if blind then weights = weights:masked_fill(blind, 0) end
   return F.dropout(weights, dropout, true):matmul(v), weights
 end
 
@@ -145,12 +156,16 @@ method(MultiheadAttention, "MultiheadAttention:forward(query: tensor, key?: tens
   bool = true) -> tensor, tensor: Called as module(x, mask), of x over itself, or as module(query, key, value, mask). \z
   mask is scaled_dot_product_attention's: bool [.., time, source], true: may look, or float, added; attn_mask and \z
   key_padding_mask [batch, source] are PyTorch's: bool, true: may not look. need_weights gives the weights of \z
-  attention [batch, time, source] too, the mean over heads or each head's own. Example: local y, w = \z
+  attention [batch, time, source] too, before dropout, the mean over heads or each head's own. Example: local y, w = \z
   gb.nn.MultiheadAttention(8, 2)(gb.rand(1, 5, 8), gb.rand(1, 3, 8), gb.rand(1, 3, 8), { need_weights = true })",
   function(self, query, key, value, mask, o)
-  if key and not value then
-    if mask then fail("MultiheadAttention: a key without a value") end
+  if value and not key or key and mask and not value then
+    fail(format("MultiheadAttention: a %s without a %s", key and "key" or "value", key and "value" or "key"))
+  elseif key and not value then
     key, mask = nil, key
+    if mask.ndim == 3 and mask.dtype ~= "bool" and mask:size(3) == self.size then
+      fail("MultiheadAttention: a key needs a value; called as module(x, mask) the second is a mask")
+    end
   end
   if mask and o.attn_mask then fail("MultiheadAttention takes one of mask and attn_mask, got both") end
   check_side(self, key and "query" or "x", query, self.size)
