@@ -186,17 +186,22 @@ static gb_status embedding_backward(gb_cuda_call *call) {
 
 /* {==== embedding_sum ==== */
 
+/* So many rows of a bag are added as T before their sum goes to a double, as in cpu/index.c. */
+enum { BAG_BLOCK = 16 };
+
 /* y[b] = the sum of weight[index[b][k]] over k, in that order: a thread per element. */
 template <typename T> __global__ void sum_bags(gb_rows weight, gb_rows index, int64_t ids, gb_rows y, bool narrow,
                                                gb_cuda_fault *fault, int op) {
   for (int64_t i = gb_thread<int64_t>(); i < y.count * y.length; i += gb_grid_size<int64_t>()) {
     int64_t column, bag = gb_divide(i, y.length, narrow, &column);
     T sum = 0;
+    double whole = 0;
     for (int64_t k = 0; k < ids; k++) {
+      if (sizeof sum < sizeof whole && k % BAG_BLOCK == 0) whole += (double)sum, sum = 0;
       int64_t row = gb_checked_index(fault, op, index_at(index, bag * ids + k), weight.count);
       if (weight.count) sum += gb_row_load<T>(weight, gb_at(weight.outer, row), column);
     }
-    gb_row_store<T>(y, gb_at(y.outer, bag), column, sum);
+    gb_row_store<T>(y, gb_at(y.outer, bag), column, (T)(whole + (double)sum));
   }
 }
 

@@ -73,6 +73,15 @@ static void ask_for(const char *from, int64_t n) {
   for (int64_t at = 0; at < n; at += LINE) __builtin_prefetch(from + at);
 }
 
+/* So many rows of a bag are added in float32 before their sum goes to a double, here and in cuda/index.cu. */
+enum { BAG_BLOCK = 16 };
+
+/* Add the float32 sums of a block to doubles, and zero them for the next block. */
+static void drain_block(double *whole, float *sum, int64_t n) {
+  for (int64_t k = 0; k < n; k++) whole[k] += (double)sum[k];
+  memset(sum, 0, (size_t)n * sizeof *sum);
+}
+
 /* Columns first .. first + n - 1 of one bag's sum, n at most a tile. The rows lie anywhere, so those to come are asked
  * for; rows of float32 are added as they lie. */
 static void sum_bag(const gb_op_call *call, int64_t bag, int64_t first, int64_t n) {
@@ -81,9 +90,13 @@ static void sum_bag(const gb_op_call *call, int64_t bag, int64_t first, int64_t 
   enum { AHEAD = 4 };
   int64_t bytes = (int64_t)bytes_of(weight), stride = weight->stride[1], ids = index->shape[1], asked = 0;
   bool wide = weight->dtype == GB_FLOAT64, plain = weight->dtype == GB_FLOAT32 && stride == 1;
+  bool blocks = !wide && ids > BAG_BLOCK;
+  double whole[GB_TILE];
   tile_sums sum, part;
   memset(&sum, 0, (size_t)n * (wide ? sizeof *sum.f64 : sizeof *sum.f32));
+  if (blocks) memset(whole, 0, (size_t)n * sizeof *whole);
   for (int64_t i = 0; i < ids; i++) {
+    if (blocks && i > 0 && i % BAG_BLOCK == 0) drain_block(whole, sum.f32, n);
     for (; asked < ids && asked <= i + AHEAD && stride == 1; asked++)
       ask_for(row_of_bag(index, weight, bag, asked) + first * bytes, n * bytes);
     const char *from = row_of_bag(index, weight, bag, i) + first * stride * bytes;
@@ -93,6 +106,7 @@ static void sum_bag(const gb_op_call *call, int64_t bag, int64_t first, int64_t 
     if (wide) for (int64_t k = 0; k < n; k++) sum.f64[k] += part.f64[k];
     else for (int64_t k = 0; k < n; k++) sum.f32[k] += row[k];
   }
+  if (blocks) for (int64_t k = 0; k < n; k++) sum.f32[k] = (float)(whole[k] + (double)sum.f32[k]);
   char *to = gb_data(y) + (bag * y->stride[0] + first * y->stride[1]) * (int64_t)bytes_of(y);
   if (wide) gb_store_f64(to, (gb_dtype)y->dtype, y->stride[1], sum.f64, n);
   else gb_store_f32(to, (gb_dtype)y->dtype, y->stride[1], sum.f32, n);

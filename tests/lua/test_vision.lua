@@ -242,6 +242,25 @@ describe("embedding_bag", function()
     end
     expect(function() F.embedding_bag(gb.tensor { { 0, 8 } }, gb.ones(8, 3)):tolist() end):to_fail("8 is out of range")
   end)
+  it("sums long bags as exactly as short ones", function()
+    for value, n in pairs { [0.1] = 100000, [0.7] = 300000 } do
+      local w, bag = gb.full({ 1, 3 }, value), gb.zeros(1, n, { dtype = "int64" })
+      local one = w[1][1]:item()
+      for mode, want in pairs { sum = one * n, mean = one } do
+        local y = F.embedding_bag(bag, w, nil, nil, { mode = mode }):to("float64")
+        expect((y / want - 1):abs():max():item() < 3e-7):to_be(true)
+      end
+    end
+    gb.manual_seed(7)
+    for width, n in pairs { [5] = 100003, [1500] = 333 } do
+      for _, dtype in ipairs { "float64", "float32", "bfloat16" } do
+        local w, bag = gb.rand(40, width):to(dtype), gb.randint(0, 40, { 2, n })
+        local want = F.embedding_bag(bag, w:to("float64"))
+        local room = ({ float64 = 1e-12, float32 = 3e-7, bfloat16 = 2 ^ -7 })[dtype]
+        expect(((F.embedding_bag(bag, w):to("float64") - want):abs() / want):max():item() < room):to_be(true)
+      end
+    end
+  end)
   it("leaves rows of padding_idx out, and without a gradient", function()
     local w = weight:clone():requires_grad_()
     local y = F.embedding_bag(ids, w, starts, nil, { mode = "mean", padding_idx = 4 })
