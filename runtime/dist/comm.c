@@ -47,6 +47,14 @@ static void tell_friends(gb_comm *comm) {
   }
 }
 
+/* In round k every rank tells the one 2^k further on, and hears from the one 2^k behind: then all have heard of all. */
+static gb_status meet(gb_comm *comm, gb_tag tag) {
+  for (int step = 1; step < comm->size; step *= 2)
+    GB_TRY(gb_comm_swap(comm, tag, (comm->rank + step) % comm->size, NULL, 0,
+                        (comm->rank - step + comm->size) % comm->size, NULL, 0));
+  return GB_OK;
+}
+
 void gb_comm_close(gb_comm *comm, bool clean) {
   if (!comm) return;
   comm->timeout = INFINITY;
@@ -58,7 +66,7 @@ void gb_comm_close(gb_comm *comm, bool clean) {
     gb_pulse_say_farewell(comm->pulse);
     gb_pulse_unlock(comm->pulse);
     comm->closing = true;
-    (void)gb_comm_barrier(comm);
+    (void)meet(comm, GB_TAG_CLOSE);
   }
   clean = clean && !comm->broken;
   tell_friends(comm);
@@ -434,13 +442,7 @@ gb_status gb_comm_free_sum(gb_comm *comm, gb_dtype dtype, void *data, int64_t co
   return status == GB_OK ? gb_comm_wait(comm, &post, 1) : status;
 }
 
-/* In round k every rank tells the one 2^k further on, and hears from the one 2^k behind: then all have heard of all. */
-gb_status gb_comm_barrier(gb_comm *comm) {
-  for (int step = 1; step < comm->size; step *= 2)
-    GB_TRY(gb_comm_swap(comm, GB_TAG_BARRIER, (comm->rank + step) % comm->size, NULL, 0,
-                        (comm->rank - step + comm->size) % comm->size, NULL, 0));
-  return GB_OK;
-}
+gb_status gb_comm_barrier(gb_comm *comm) { return meet(comm, GB_TAG_BARRIER); }
 
 /* By a binomial tree over the ranks, counted from the source. */
 gb_status gb_comm_broadcast(gb_comm *comm, int source, void *data, size_t bytes) {

@@ -55,9 +55,10 @@ typedef struct gb_comm {
   struct gb_kept *kept;               /* memory that messages of a broken job may still reach */
 } gb_comm;
 
-/* Which call a message belongs to: those of different calls never meet. */
-typedef enum gb_tag { GB_TAG_USER, GB_TAG_BARRIER, GB_TAG_BROADCAST, GB_TAG_REDUCE, GB_TAG_GATHER, GB_TAG_SCATTER }
-  gb_tag;
+/* Which call a message belongs to: those of different calls never meet. CLOSE: the end of the job, so that who leaves
+ * answers no barrier. */
+typedef enum gb_tag { GB_TAG_USER, GB_TAG_BARRIER, GB_TAG_BROADCAST, GB_TAG_REDUCE, GB_TAG_GATHER, GB_TAG_SCATTER,
+                      GB_TAG_CLOSE } gb_tag;
 
 /* One message under way. */
 typedef struct gb_post { void *message; int peer; bool sends; size_t bytes; } gb_post;

@@ -239,6 +239,14 @@ static void farewell(rank_job *job) {
   EXPECT(job, strstr(gb_error(job->context), "rank 1 has left the job"));
 }
 
+/* The end of a rank answers no barrier. */
+static void farewell_barrier(rank_job *job) {
+  if (job->rank == job->size - 1) return;
+  nanosleep(&(struct timespec){ 0, 500000000 }, NULL);
+  EXPECT(job, gb_comm_end(job->comm, gb_comm_barrier(job->comm)) == GB_EIO);
+  EXPECT(job, strstr(gb_error(job->context), "has left the job"));
+}
+
 /* Two ranks with tensors of different sizes. */
 static void disagree(rank_job *job) {
   float data[8] = { 0 };
@@ -260,6 +268,7 @@ static void test_faults(void) {
   CHECK(run_ranks(contexts, 2, 0.2, stall, NULL) == 0);
   CHECK(run_ranks(contexts, 2, 60, leave, NULL) == 0);
   CHECK(run_ranks(contexts, 2, 60, farewell, NULL) == 0);
+  CHECK(run_ranks(contexts, 2, 60, farewell_barrier, NULL) == 0);
   CHECK(run_ranks(contexts, 2, 2, disagree, NULL) == 0);
   CHECK(run_ranks(contexts, 2, 60, interrupted, NULL) == 0);
 }

@@ -51,5 +51,10 @@ begin=$(now)
 code=$?
 check "a rank that comes to its end is named, after $(($(now) - begin)) ms" \
   '[ $code -ne 0 ] && grep -q "rank 1 has left the job" "$folder/log" && [ $(($(now) - begin)) -lt 20000 ]'
+echo 'local gb = require "gibbous" gb.dist.init() if gb.dist.rank() == 1 then gb.dist.finalize() return end
+  local ok, text = pcall(gb.dist.barrier)
+  print(ok, text)' >"$folder/barrier.lua"
+"$mpirun" --oversubscribe -n 2 "$gibbous" "$folder/barrier.lua" >"$folder/log" 2>&1
+check "a rank that leaves answers no barrier" 'grep -q "^false.*dist.barrier: rank 1 has left the job" "$folder/log"'
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]
