@@ -9,6 +9,7 @@
 #include "host.h"
 #include "objects.h"
 #include "reader.h"
+#include "step/split.h"
 
 static const gbl_type group_type, handle_type;
 
@@ -447,6 +448,25 @@ static int join(lua_State *L) {
   return 1;
 }
 
+/* whole_gradients(list): the same tensors, but of gradients that are shared out copies of the whole ones; every process
+ * calls it. */
+static int whole_gradients(lua_State *L) {
+  int count;
+  gbl_enter(L);
+  gb_tensor **list = gbl_check_tensors(L, 1, "gradients", "tensors", &count);
+  gb_tensor **made = lua_newuserdatauv(L, sizeof *made * (size_t)(count + 1), 0);
+  gbl_box **boxes = push_boxes(L, count);
+  gbl_check_status(L, gb_split_whole(list, count, made));
+  for (int i = 0; i < count; i++) boxes[i]->tensor = made[i];
+  return 1;
+}
+
+/* is_part(tensor): is it a gradient that is shared out? */
+static int is_part(lua_State *L) {
+  lua_pushboolean(L, gb_split_is_part(gbl_check_tensor(L, 1)));
+  return 1;
+}
+
 /* ====} */
 
 void gbl_open_dist(lua_State *L) {
@@ -455,6 +475,7 @@ void gbl_open_dist(lua_State *L) {
   gbl_new_type(L, &handle_type);
   gbl_push_module(L, "_native");
   gbl_set_functions(L, (const luaL_Reg[]){ { "shards", shards_new }, { "shard", shard }, { "join", join },
+                                            { "whole_gradients", whole_gradients }, { "is_part", is_part },
                                             { "launch_size", launch_size }, { NULL, NULL } });
   lua_pop(L, 1);
   gbl_push_module(L, "dist");

@@ -30,8 +30,14 @@ function native.numerics_record(counted)
   return own(setmetatable(counted, Record), "numerics", copy(counted, true))
 end
 
--- The record of one tensor.
-local function survey(x, form) return native.numerics_record(native.numerics(x, form)) end
+-- The record of one tensor. A histogram is made on one process as a rule, so nothing is exchanged for it.
+local function survey(x, form, name)
+  if native.is_part(x) then
+    fail(format("amp.numerics: this process has only its part of %s, since the optimizer shares gradients out; make \z
+      it with gb.optim.Sharded(optimizer, { gradients = \"whole\" })", name or "this gradient"))
+  end
+  return native.numerics_record(native.numerics(x, form))
+end
 
 -- The least and the largest exponent that occur, or nothing.
 local function exponent_range(record)
@@ -159,7 +165,7 @@ local function is_float(x) return native.float_format(x.dtype) ~= nil end
 -- { name =, value =, grad = } of one tensor.
 local function entry_of(name, x, form)
   local grad = x.grad
-  return { name = name, value = survey(x, form), grad = grad and survey(grad, form) or nil }
+  return { name = name, value = survey(x, form), grad = grad and survey(grad, form, name .. ".grad") or nil }
 end
 
 -- Numbers before names, each in their order.
@@ -202,7 +208,8 @@ amp.numerics = define("gb.amp.numerics(x: tensor|module|any; format?: \z
   of elements that are zero, infinite, nan, and of the others that rounding to the format makes 0 (flushed), \z
   subnormal or infinite (overflowed); the same as integers in counts; exponents[e], how many lie from 2^e up to \z
   2^(e+1). Of a module, or a table of tensors by name: a list of { name =, value = record, grad = record or nil }, \z
-  without what is not floating. print shows either. Waits for the device. Errors: a tensor of integers. Example: \z
+  without what is not floating. print shows either. Waits for the device. Errors: a tensor of integers, \z
+  gradients that gb.optim.Sharded shares out. Example: \z
   print(gb.amp.numerics(gb.randn(1000) * 1e-6))", "strict", function(x, options)
   local form = options.format or amp.dtype() or "float16"
   if gb.is_tensor(x) then

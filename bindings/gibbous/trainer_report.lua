@@ -175,12 +175,15 @@ function trainer.spike_options(given)
   return options
 end
 
--- The parameter with the largest gradient, and its norm.
+-- The parameter with the largest gradient, and its norm: of all processes, also where gradients are shared out.
 local function largest_gradient(mine)
-  local at, most = nil, -1
+  local at, most, names, grads = nil, -1, {}, {}
   for name, p in Module.named_parameters(mine.model) do
-    local norm = p.grad and p.grad:double():norm():item() or -1
-    if norm > most or norm ~= norm then at, most = name, norm end
+    if p.grad then names[#names + 1], grads[#grads + 1] = name, p.grad end
+  end
+  for i, grad in ipairs(native.whole_gradients(grads)) do
+    local norm = grad:double():norm():item()
+    if norm > most or norm ~= norm then at, most = names[i], norm end
   end
   return at, most
 end

@@ -4,7 +4,8 @@
  * A call is prepared first, which may fail and changes nothing, and then committed, which cannot fail. What cannot
  * follow is refused by name: a parameter that is only a part of its memory, memory that the host lent, and parameters
  * that share memory in different shapes. While a slab is alive, the storage of its parameters points at it (user), so
- * that a second adoption is noticed even through a tensor that only shares the memory. */
+ * that a second adoption is noticed even through a tensor that only shares the memory. So does that of its gradients,
+ * for who must know that these are shared out (split.h). */
 #include "step/adoption.h"
 
 #include <stdio.h>
@@ -48,7 +49,10 @@ static const char *label(const gb_adoption *a, int i, char *buffer, size_t size)
 }
 
 /* Does its memory belong to an optimizer that is still open? */
-static bool is_held(const gb_tensor *t) { return t->storage->slab && t->storage->slab->user; }
+static bool is_held(const gb_tensor *t) {
+  const gb_slab *slab = t->storage->slab ? t->storage->slab->user : NULL;
+  return slab && slab->parameters->storage == t->storage->slab;
+}
 
 static gb_status check_parameter(const gb_adoption *a, int i) {
   const gb_tensor *t = a->parameters[i];
@@ -224,7 +228,7 @@ static void move_storage(gb_slab *slab, const gb_segment *segment) {
 void gb_adoption_commit(gb_adoption *a) {
   for (int k = 0; k < a->n_slabs; k++) {
     gb_slab *slab = &a->slabs[k]->slab;
-    slab->parameters->storage->user = slab;
+    slab->parameters->storage->user = slab->gradients->storage->user = slab;
     for (int64_t s = 0; s < slab->count; s++) move_storage(slab, &slab->segments[s]);
   }
   for (int i = 0; i < a->count; i++) {
@@ -268,6 +272,7 @@ void gb_slab_free(gb_owned_slab *owned) {
   gb_split_parts_free(owned);
   for (int64_t s = 0; slab->segments && s < slab->count; s++) gb_tensor_release(slab->segments[s].grad);
   if (slab->parameters) slab->parameters->storage->user = NULL;
+  if (slab->gradients) slab->gradients->storage->user = NULL;
   gb_tensor_release(slab->parameters);
   gb_tensor_release(slab->gradients);
   gb_tensor_release(slab->masters);

@@ -241,6 +241,53 @@ const gb_split *gb_split_of_gradient(const gb_tensor *parameter) {
   return split && split->gather && split->gradients && gb_tensor_is_contiguous(parameter) ? split : NULL;
 }
 
+/* The slab whose gradients, shared out, the tensor lies in, or NULL. */
+static gb_owned_slab *home_of(const gb_tensor *tensor) {
+  gb_owned_slab *owned = tensor->storage->slab ? tensor->storage->slab->user : NULL;
+  if (!owned || owned->slab.gradients->storage != tensor->storage->slab) return NULL;
+  const gb_split *split = owned->owner ? &owned->owner->split : NULL;
+  return split && split->gather && split->gradients && tensor->dtype == owned->slab.gradients->dtype ? owned : NULL;
+}
+
+bool gb_split_is_part(const gb_tensor *tensor) { return home_of(tensor) != NULL; }
+
+/* The gradients of a slab, those of all processes. */
+static gb_status join_gradients(gb_owned_slab *owned, gb_tensor **out) {
+  gb_context *context = owned->owner->context;
+  const gb_split *split = &owned->owner->split;
+  gb_tensor *gradients = owned->slab.gradients;
+  GB_TRY(gb_tensor_new_as(context, (gb_dtype)gradients->dtype, 1, &owned->slab.elements, NULL,
+                          gradients->storage->device, GB_MEM_OTHER, out));
+  gb_status status = gb_weight_copy_values(*out, gradients);
+  if (status == GB_OK) status = split->gather(context, split, *out);
+  if (status != GB_OK) gb_drop(out);
+  return status;
+}
+
+/* What a tensor is in its slab's gradients, in a copy of these. */
+static gb_status view_in(gb_tensor *copy, const gb_owned_slab *owned, const gb_tensor *tensor, gb_tensor **out) {
+  int64_t each = (int64_t)gb_dtype_bytes((gb_dtype)tensor->dtype);
+  int64_t offset = (gb_data(tensor) - gb_data(owned->slab.gradients)) / each;
+  return gb_tensor_view(copy, tensor->ndim, tensor->shape, tensor->stride, offset, out);
+}
+
+gb_status gb_split_whole(gb_tensor *const *tensors, int count, gb_tensor **out) {
+  gb_status status = GB_OK;
+  for (int i = 0; i < count; i++) out[i] = NULL;
+  for (int i = 0; i < count && status == GB_OK; i++) {
+    gb_owned_slab *owned = out[i] ? NULL : home_of(tensors[i]);
+    gb_tensor *copy = NULL;
+    if (!owned && !out[i]) gb_tensor_retain(out[i] = tensors[i]);
+    if (!owned) continue;
+    status = join_gradients(owned, &copy);
+    for (int k = i; k < count && status == GB_OK; k++)
+      if (home_of(tensors[k]) == owned) status = view_in(copy, owned, tensors[k], &out[k]);
+    gb_tensor_release(copy);
+  }
+  for (int i = 0; i < count && status != GB_OK; i++) gb_drop(&out[i]);
+  return status;
+}
+
 /* Of the gradient of the slab, elements from .. end - 1. */
 static void clear_run(gb_slab *slab, int64_t from, int64_t end) {
   size_t each = gb_dtype_bytes((gb_dtype)slab->gradients->dtype);

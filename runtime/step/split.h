@@ -31,6 +31,11 @@ int64_t gb_split_first(int64_t elements, int size, int64_t block, int rank);
 int gb_split_owner(int64_t elements, int size, int64_t element, int64_t *end);
 /* How the gradient of a parameter is shared out; NULL: it is not, or its elements do not lie in order. */
 const gb_split *gb_split_of_gradient(const gb_tensor *parameter);
+/* Is it a gradient, or a view of one, that is shared out? */
+bool gb_split_is_part(const gb_tensor *tensor);
+/* Of each tensor that is a part, copies of the whole gradient, to which every process brings its runs: so every one
+ * gives the same tensors, in the same order. Others are themselves. out: counted. */
+gb_status gb_split_whole(gb_tensor *const *tensors, int count, gb_tensor **out);
 /* Before gradients of the slab are measured: elements of others become 0, and the call shares what it measures. Nothing
  * where gradients are not shared out. */
 void gb_split_prepare(gb_slab *slab, gb_step_call *call);

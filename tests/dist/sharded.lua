@@ -119,6 +119,47 @@ describe("Sharded", function()
     if size ~= 3 then expect(sent < bytes * edges / size * 1.02 + 4000 * size):to_be(true) end
   end)
 
+  it("measures gradients as a whole in Lua too, and refuses to count a part", function()
+    local function run(share)
+      gb.manual_seed(3)
+      local ddp = nn.parallel.DataParallel(nn.Sequential(nn.Linear(9, 3000), nn.Tanh(), nn.Linear(3000, 20)))
+      local params = ddp.module:parameters()
+      params[5] = nn.Linear(3, 2).weight:double():detach():requires_grad_() -- a slab of its own
+      params[6] = nn.Linear(3, 2).weight -- in no optimizer
+      local opt = optim.SGD({ params[1], params[2], params[3], params[4], params[5] }, { lr = 0.1 })
+      if share then optim.Sharded(opt, { gradients = share }) end
+      local results = {}
+      for _ = 1, 2 do
+        opt:zero_grad()
+        for xs in ddp:shards(gb.randn(16, 9)) do ddp(xs):square():mean():backward() end
+        params[5].grad, params[6].grad = gb.ones(2, 3, { dtype = "float64" }), gb.ones(2, 3)
+        local grads = {}
+        for i, p in ipairs(params) do grads[i] = p.grad end
+        grads[7] = params[3].grad:t():narrow(1, 1000, 1500):select(2, 3)
+        for _, kind in ipairs { 2, 3, math.huge } do
+          results[#results + 1] = nn.utils.get_total_norm(grads, kind)
+        end
+        results[#results + 1] = nn.utils.get_total_norm(params[1].grad:detach())
+        nn.utils.clip_grads_with_norm_(params, 0.01, results[1])
+        opt:step()
+      end
+      for i = 1, 4 do results[#results + 1] = params[i]:detach():clone() end
+      return results, params, ddp.module, opt
+    end
+    local whole = run()
+    expect_same(run("whole"), whole)
+    local parts, params, model, opt = run("parts")
+    expect_same(parts, whole)
+    if size == 1 then return end
+    for _, x in ipairs { model, { w = params[1] }, params[1].grad, params[3].grad[1], { params[1].grad } } do
+      expect(function() gb.amp.numerics(x) end):to_fail('{ gradients = "whole" }')
+    end
+    expect(gb.amp.numerics(params[1]:detach()).numel):to_be(27000)
+    expect(gb.amp.numerics({ params[6] })[1].grad.numel):to_be(6)
+    expect(gb.amp.numerics(params[1].grad:clone()).numel):to_be(27000)
+    opt:close() -- it was there until now
+  end)
+
   it("holds a part of the states", function()
     local layer = nn.Linear(1024, 1024)
     local opt = optim.Adam(layer:parameters())

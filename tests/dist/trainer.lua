@@ -161,6 +161,27 @@ describe("a Trainer in a job", function()
     expect(run("shared", true)):to_be(whole)
   end)
 
+  it("names the largest gradient of all in a spike, also where gradients are shared out", function()
+    local function run(share)
+      gb.manual_seed(4)
+      local model, texts = Net(), {}
+      local adam = gb.optim.AdamW(model:parameters(), { lr = 0.5 })
+      local trainer, train = make { model = model, optimizer = share and gb.optim.Sharded(adam) or adam, epochs = 2,
+        spikes = { tolerance = 0.01 } }
+      local say = print
+      _G.print = function(text) texts[#texts + 1] = text end
+      local ok, message = pcall(trainer.fit, trainer, train)
+      _G.print = say
+      if not ok then error(message) end
+      expect(#trainer.spikes_found > 0):to_be(true)
+      dist.barrier()
+      return table.concat(texts, "\n")
+    end
+    local whole = run(false)
+    expect(whole:find("largest gradient is that of", 1, true) ~= nil):to_be(rank == 0)
+    expect(run(true)):to_be(whole)
+  end)
+
   it("fails on all ranks where one cannot save", function()
     local trainer, train = make { epochs = 1, checkpoint = { folder .. "/none" } }
     dist.once(function() os.execute("mkdir -p " .. folder .. "; touch " .. folder .. "/file") end)

@@ -47,7 +47,8 @@ end
 
 utils.get_total_norm = define("gb.nn.utils.get_total_norm(tensors: tensors, norm_type: number = 2, \z
   error_if_nonfinite: bool = false) -> tensor: The norm of all elements together, of gradients as a rule; 0 of an \z
-  empty list. norm_type is above 0, math.huge for the largest element. Errors: a norm that is inf or NaN, where \z
+  empty list. norm_type is above 0, math.huge for the largest element. Gradients that gb.optim.Sharded shares out are \z
+  brought together for it, so every process calls it with the same ones. Errors: a norm that is inf or NaN, where \z
   error_if_nonfinite is true. Example: loss:backward() local norm = gb.nn.utils.get_total_norm({ \z
   model:parameters()[1].grad })", "strict",
   function(tensors, norm_type, error_if_nonfinite)
@@ -55,7 +56,7 @@ utils.get_total_norm = define("gb.nn.utils.get_total_norm(tensors: tensors, norm
       fail(format("get_total_norm: norm_type is %s; it must be above 0 (2, or math.huge for the largest element)",
         tostring(norm_type)))
     end
-    local norms = is_tensor(tensors) and { tensors } or tensors
+    local norms = native.whole_gradients(is_tensor(tensors) and { tensors } or tensors)
     if #norms == 0 then return gb.tensor(0.0) end
     local device = norms[1].device
     for i = 1, #norms do
@@ -77,7 +78,8 @@ utils.get_total_norm = define("gb.nn.utils.get_total_norm(tensors: tensors, norm
 
 utils.clip_grads_with_norm_ = define("gb.nn.utils.clip_grads_with_norm_(parameters: tensors, max_norm: number, \z
   total_norm: tensor|number): Scale the gradients by max_norm / total_norm where that is below 1; total_norm is what \z
-  get_total_norm gave, perhaps of more tensors than these. Errors: a max_norm below 0. Example: \z
+  get_total_norm gave, perhaps of more tensors than these, and the same on every process. Errors: a max_norm below 0. \z
+  Example: \z
   gb.nn.utils.clip_grads_with_norm_(model:parameters(), 1.0, \z
   2.5)", "strict", function(parameters, max_norm, total_norm)
   if not (max_norm >= 0) then
