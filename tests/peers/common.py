@@ -20,6 +20,8 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+import clock
+
 root = pathlib.Path(__file__).resolve().parents[2]
 TOLERANCE = 1e-4
 scope = contextlib.nullcontext  # what forward runs in
@@ -94,7 +96,7 @@ def supervised(make, loss, optimizer, schedule=None, clip=1.0):
         opt = optimizer(model)
         rates = schedule and schedule(opt, recording)
         losses = []
-        for batch in recording.train[:len(recording.losses)]:
+        for batch in clock.batches(recording.train[:len(recording.losses)]):
             opt.zero_grad()
             with scope():
                 value = loss(model, *[cast(v, dtype) for v in batch])
@@ -140,6 +142,7 @@ def main(recipe, data, run, plain=(), metric=None, always=(), dropout=None):
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--full", action="store_true", help="train to the end, and print both metrics")
     parser.add_argument("--bf16", action="store_true", help="compare bf16-mixed with PyTorch's autocast")
+    parser.add_argument("--cost", choices=["float32", "bfloat16"], help="what PyTorch's steps cost, by cost.py")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("rest", nargs="*", help="options of the recipe, behind --")
     args = parser.parse_args()
@@ -151,12 +154,20 @@ def main(recipe, data, run, plain=(), metric=None, always=(), dropout=None):
         run = run(dropout if args.full else 0.0)
     options = ["--data", os.path.join(os.environ["GIBBOUS_DATA"], data), "--device", "cpu", "--seed", str(args.seed),
                "--precision", "bf16-mixed" if args.bf16 else "32-true", *always]
+    global scope
+    rounding = functools.partial(torch.autocast, "cpu", torch.bfloat16)
+    if args.cost:
+        recording = record(recipe, options + list(plain) + args.rest, args.steps)
+        if args.cost == "bfloat16":
+            scope = rounding
+        run(recording, torch.float32)
+        clock.report()
+        return
     if not args.full:
         recording = record(recipe, options + list(plain) + args.rest, args.steps)
         exact = run(recording, torch.float64)[0]
         if args.bf16:
-            global scope
-            scope = functools.partial(torch.autocast, "cpu", torch.bfloat16)
+            scope = rounding
         theirs = run(recording, torch.float32)[0]
         sys.exit(report(recipe, recording.losses, theirs, exact, args.bf16))
     recording = record(recipe, options + args.rest, 0)

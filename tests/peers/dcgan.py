@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import clock
 import vision
 
 
@@ -39,21 +40,31 @@ def train(dtype):
     lr = vision.option(args, "lr", 2e-4)
     of_writer = torch.optim.Adam(writer.parameters(), lr=lr, betas=(0.5, 0.999))
     of_critic = torch.optim.Adam(critic.parameters(), lr=lr, betas=(0.5, 0.999))
+    if args.cost and args.cost.endswith("-last"):
+        writer, critic = (model.to(memory_format=torch.channels_last) for model in (writer, critic))
+    found = [vision.in_format(args, images[positions].to(dtype), drawn.to(dtype))
+             for positions, drawn in zip(run.batches()[:args.steps], run.draws)]
     losses = []
-    for positions, drawn in zip(run.batches()[:args.steps], run.draws):
+    for real, drawn in clock.batches(found):
         of_critic.zero_grad()
-        written = writer(drawn.to(dtype))
-        loss = judged(critic(images[positions].to(dtype)), 1.0) + judged(critic(written.detach()), 0.0)
+        with vision.scope(args):
+            written = writer(drawn)
+            loss = judged(critic(real), 1.0) + judged(critic(written.detach()), 0.0)
         loss.backward()
         of_critic.step()
         of_writer.zero_grad()
-        fooled = judged(critic(written), 1.0)
+        with vision.scope(args):
+            fooled = judged(critic(written), 1.0)
         fooled.backward()
         of_writer.step()
         losses.append((loss.item(), fooled.item()))
     return losses
 
 
+if args.cost:
+    train(torch.float32)
+    clock.report()
+    raise SystemExit
 theirs, exact = train(torch.float32), train(torch.float64) if args.double else None
 for i, name in enumerate(["discriminator", "generator"]):
     vision.compare(f"dcgan, the {name}'s loss", args, [row[name] for row in run.rows], [row[i] for row in theirs],

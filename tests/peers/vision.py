@@ -5,6 +5,7 @@ watch.lua runs the recipe and writes down its start, order, draws and losses. Pi
 files of MNIST by numpy, so that the recipe's own reading is compared too.
 """
 import argparse
+import contextlib
 import gzip
 import json
 import math
@@ -17,6 +18,8 @@ import tempfile
 import numpy
 import torch
 from safetensors.torch import load_file
+
+import clock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -50,6 +53,8 @@ def options(recipe, folder):
     parser.add_argument("--also", default="", help="more precisions, by commas, whose mean losses are shown")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--full", action="store_true", help="PyTorch's accuracy in the end (mnist_cnn)")
+    parser.add_argument("--cost", choices=["float32", "bfloat16", "float32-last", "bfloat16-last"],
+                        help="what PyTorch's steps cost, by cost.py; -last: channels last")
     parser.add_argument("--double", action="store_true", help="run PyTorch in float64 too")
     parser.add_argument("--threads", type=int, default=int(os.environ.get("GIBBOUS_PEER_THREADS", "1")))
     parser.add_argument("--tolerance", type=float, default=1e-4, help="of each loss")
@@ -155,12 +160,24 @@ def cosine(optimizer, total, warmup):
     return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
 
 
-def train(model, optimizer, batches, loss_of, schedule=None, clip=None):
+def scope(args):
+    """What forward runs in: PyTorch's autocast where --cost asks for 16 bits."""
+    return torch.autocast("cpu", torch.bfloat16, enabled=bool(args.cost) and args.cost.startswith("bfloat16"))
+
+
+def in_format(args, *tensors):
+    """Images [n, c, h, w] in the memory order that --cost asks for."""
+    last = args.cost and args.cost.endswith("-last")
+    return [t.contiguous(memory_format=torch.channels_last) if last and t.ndim == 4 else t for t in tensors]
+
+
+def train(model, optimizer, batches, loss_of, schedule=None, clip=None, forward=contextlib.nullcontext):
     """One step a batch; the losses."""
     losses = []
     for batch in batches:
         optimizer.zero_grad()
-        loss = loss_of(model, *batch)
+        with forward():
+            loss = loss_of(model, *batch)
         loss.backward()
         if clip:
             torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
@@ -224,6 +241,13 @@ def peer(recipe, args, run, make, batches, loss_of=classify, clip=None, test=Non
     each run, so that they need not be kept; test gives the batch of all test samples, for --full."""
     ours = [row["loss"] for row in run.rows]
     model, optimizer, schedule = make()
+    if args.cost:
+        if args.cost.endswith("-last"):
+            model.to(memory_format=torch.channels_last)
+        found = [in_format(args, *batch) for batch in batches()]
+        train(model, optimizer, clock.batches(found), loss_of, schedule, clip, lambda: scope(args))
+        clock.report()
+        return
     theirs = train(model, optimizer, batches(), loss_of, schedule, clip)
     exact = None
     if args.full:
