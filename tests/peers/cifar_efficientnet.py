@@ -77,4 +77,4 @@ def batches():
     return (pictures.batch(b) for b in run.batches()[:args.steps])
 
 
-vision.peer("cifar_efficientnet", args, run, make, batches)
+vision.peer("cifar_efficientnet", args, run, make, batches, decay=vision.option(args, "decay", 0.99))

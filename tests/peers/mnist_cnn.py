@@ -21,7 +21,7 @@ class Net(nn.Module):
 
 
 args = vision.options("mnist_cnn", "mnist")
-run = vision.watch("mnist_cnn", args, epochs=5 if args.full else args.steps // 125 + 1)
+run = vision.watch("mnist_cnn", args, epochs=args.steps // 125 + 1)
 images, labels = vision.digits(args.data)
 
 
@@ -32,7 +32,7 @@ def make(dtype=torch.float32):
 
 
 def batches():
-    return ((images[b], labels[b]) for b in run.batches()[:None if args.full else args.steps])
+    return ((images[b], labels[b]) for b in run.batches()[:args.steps])
 
 
-vision.peer("mnist_cnn", args, run, make, batches, clip=1.0, test=lambda: vision.digits(args.data, "test"))
+vision.peer("mnist_cnn", args, run, make, batches, clip=1.0)

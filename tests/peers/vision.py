@@ -6,6 +6,7 @@ files of MNIST by numpy, so that the recipe's own reading is compared too.
 """
 import argparse
 import contextlib
+import copy
 import gzip
 import json
 import math
@@ -20,6 +21,7 @@ import torch
 from safetensors.torch import load_file
 
 import clock
+import common
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -52,7 +54,7 @@ def options(recipe, folder):
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--also", default="", help="more precisions, by commas, whose mean losses are shown")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--full", action="store_true", help="PyTorch's accuracy in the end (mnist_cnn)")
+    parser.add_argument("--full", action="store_true", help="train to the end, and print the metric")
     parser.add_argument("--cost", choices=["float32", "bfloat16", "float32-last", "bfloat16-last"],
                         help="what PyTorch's steps cost, by cost.py; -last: channels last")
     parser.add_argument("--double", action="store_true", help="run PyTorch in float64 too")
@@ -171,7 +173,7 @@ def in_format(args, *tensors):
     return [t.contiguous(memory_format=torch.channels_last) if last and t.ndim == 4 else t for t in tensors]
 
 
-def train(model, optimizer, batches, loss_of, schedule=None, clip=None, forward=contextlib.nullcontext):
+def train(model, optimizer, batches, loss_of, schedule=None, clip=None, forward=contextlib.nullcontext, after=None):
     """One step a batch; the losses."""
     losses = []
     for batch in batches:
@@ -184,6 +186,8 @@ def train(model, optimizer, batches, loss_of, schedule=None, clip=None, forward=
         optimizer.step()
         if schedule:
             schedule.step()
+        if after:
+            after()
         losses.append(loss.item())
     return losses
 
@@ -192,6 +196,43 @@ def classify(model, x, y):
     return torch.nn.functional.cross_entropy(model(x), y)
 
 # ====}
+
+
+class Average:
+    """gb.Trainer's average { mode = "ema", warmup = true } of a model: weights, and buffers as they are."""
+
+    def __init__(self, model, decay):
+        self.live, self.model, self.decay, self.count = model, copy.deepcopy(model), decay, 0
+
+    @torch.no_grad()
+    def __call__(self):
+        decay = min(self.decay, (1 + self.count) / (10 + self.count)) if self.count else 0.0
+        self.count += 1
+        for mean, p in zip(self.model.parameters(), self.live.parameters()):
+            mean.lerp_(p, 1 - decay)
+        for mean, b in zip(self.model.buffers(), self.live.buffers()):
+            mean.copy_(b)
+
+
+def accuracy(model, test):
+    """In percent."""
+    hits = sum((model(x).argmax(1) == y).sum().item() for x, y in test)
+    return 100 * hits / sum(len(y) for _, y in test)
+
+
+def full(recipe, args, make, loss_of, clip, metric, decay):
+    """Train to the end over the batches that the recipe made, and print the metric of its test batches. decay: of the
+    average that is measured in the model's place."""
+    recording = common.record(recipe, ["--data", args.data, "--device", "cpu", "--seed", str(args.seed), "--precision",
+                                       "32-true", *args.rest], 0)
+    model, optimizer, schedule = make()
+    load(model, recording.models[0])
+    average = Average(model, decay) if decay else None
+    train(model, optimizer, recording.train, loss_of, schedule, clip, after=average)
+    model = (average.model if average else model).eval()
+    with torch.no_grad():
+        print(recording.output.strip())
+        print(f"{recipe}: PyTorch {metric(model, recording.test):.4f}")
 
 
 def as_double(batches):
@@ -236,9 +277,12 @@ def curves(recipe, args, ours, theirs):
              f"  scale {rows[-1]['scale']:g}" + (f", halved after the steps {skipped}" if skipped else ""))
 
 
-def peer(recipe, args, run, make, batches, loss_of=classify, clip=None, test=None):
+def peer(recipe, args, run, make, batches, loss_of=classify, clip=None, metric=accuracy, decay=None):
     """Train what make(dtype) gives - model, optimizer, schedule - and compare. batches is a function, called again for
-    each run, so that they need not be kept; test gives the batch of all test samples, for --full."""
+    each run, so that they need not be kept. metric(model, batches) and decay are for --full."""
+    if args.full:
+        full(recipe, args, make, loss_of, clip, metric, decay)
+        return
     ours = [row["loss"] for row in run.rows]
     model, optimizer, schedule = make()
     if args.cost:
@@ -250,12 +294,6 @@ def peer(recipe, args, run, make, batches, loss_of=classify, clip=None, test=Non
         return
     theirs = train(model, optimizer, batches(), loss_of, schedule, clip)
     exact = None
-    if args.full:
-        x, y = test()
-        with torch.no_grad():
-            hits = (model.eval()(x).argmax(1) == y).double().mean().item()
-        print(f"{recipe}: PyTorch {100 * hits:.2f}")
-        return
     if args.double:
         model, optimizer, schedule = make(torch.float64)
         exact = train(model, optimizer, as_double(batches()), loss_of, schedule, clip)
