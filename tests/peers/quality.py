@@ -38,6 +38,7 @@ RECIPES = {
     "cifar_vit": ("cifar10", r"test accuracy ([\d.]+)", 0.3, "accuracy, %", []),
     "cifar_efficientnet": ("cifar10", r"test accuracy of the average ([\d.]+)", 0.3, "accuracy, %", []),
     "unet": ("membrane", r"dice ([\d.]+)", 0.005, "Dice", []),
+    "dcgan": ("mnist", r"frechet distance ([\d.]+)", 0.0, "Frechet distance", ["--score"]),
 }
 
 
