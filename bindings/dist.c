@@ -431,11 +431,18 @@ static const gbl_type shards_type = { "gibbous.shards", release, shards_methods,
 
 /* {==== Sharded optimizers: their class is optim.lua's ==== */
 
-/* shard(optimizer, gradients): the native one; are its gradients shared out too? */
+/* shard(optimizer, gradients, narrows): the native one; are its gradients shared out too, and may weights be brought
+ * together in 16 bits? */
 static int shard(lua_State *L) {
   gbl_enter(L);
   gb_optimizer *optimizer = gbl_check_object(L, 1, &gbl_optimizer_type);
-  return gbl_check_status(L, gb_optimizer_shard(gbl_context(L), optimizer, lua_toboolean(L, 2)));
+  return gbl_check_status(L, gb_optimizer_shard(gbl_context(L), optimizer, lua_toboolean(L, 2), lua_toboolean(L, 3)));
+}
+
+/* gather(optimizer): all float32 weights. */
+static int gather(lua_State *L) {
+  gbl_enter(L);
+  return gbl_check_status(L, gb_optimizer_gather(gbl_check_object(L, 1, &gbl_optimizer_type)));
 }
 
 /* join(optimizer) -> was it shared out? */
@@ -475,6 +482,7 @@ void gbl_open_dist(lua_State *L) {
   gbl_new_type(L, &handle_type);
   gbl_push_module(L, "_native");
   gbl_set_functions(L, (const luaL_Reg[]){ { "shards", shards_new }, { "shard", shard }, { "join", join },
+                                            { "gather", gather },
                                             { "whole_gradients", whole_gradients }, { "is_part", is_part },
                                             { "launch_size", launch_size }, { NULL, NULL } });
   lua_pop(L, 1);

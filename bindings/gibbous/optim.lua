@@ -88,7 +88,7 @@ end
 -- Run fn(...) with all states in this process, also where they are shared out (gb.optim.Sharded).
 local function with_states(mine, fn, ...)
   local was_shared <const> = native.join(mine.native)
-  local function share() native.shard(mine.native, mine.shares_gradients) end
+  local function share() native.shard(mine.native, mine.shares_gradients, mine.narrows) end
   local _ <close> = was_shared and setmetatable({}, { __close = share }) or nil
   return (function(...) return ... end)(fn(...))
 end
@@ -186,22 +186,31 @@ Optimizer.load_state_dict = define("Optimizer:load_state_dict(state: tree): Go o
     with_states(mine, load_states, mine, state)
   end)
 
-gb.optim.Sharded = define("gb.optim.Sharded(optimizer: optimizer|lbfgs; gradients: \"parts\"|\"whole\" = \"parts\") \z
-  -> optimizer: The optimizer itself, whose states (moments, float32 masters) are shared out from now between the \z
-  processes of the job: each has, and steps, a part of the elements, and gets the weights of the others after the \z
-  step. gradients: DataParallel brings each process those of its part alone, so that a gradient is 0 elsewhere, and \z
-  half as many bytes of them are sent; clipping and scalers join what each has measured, so that every process clips \z
-  and unscales; whole: they are the same on all. The bits are those of the whole optimizer. Every process makes every \z
-  step, state_dict and load_state_dict; a state does not know how many there were. In a job of one nothing changes. \z
-  Errors: Muon, LBFGS, Adafactor, LAMB, LARS and others that look at whole parameters; parameters on a GPU. Example: \z
-  local opt = gb.optim.Sharded(gb.optim.AdamW(gb.nn.Linear(2, 2):parameters()))", "strict", function(optimizer, options)
+Optimizer.gather = define("Optimizer:gather(): Bring the float32 weights of a sharded optimizer together, where its \z
+  steps do so in 16 bits alone: before they are read in another way than in training, or saved. Every process calls \z
+  it; state_dict does it too. Elsewhere it does nothing. Example: local opt = gb.optim.SGD(gb.nn.Linear(2, \z
+  2):parameters()) opt:gather()", "strict",
+  function(self) native.gather(private(self, "optimizer").native) end)
+
+gb.optim.Sharded = define("gb.optim.Sharded(optimizer: optimizer|lbfgs; gradients: \"parts\"|\"whole\" = \"parts\", \z
+  weights: \"needed\"|\"whole\" = \"needed\") -> optimizer: The optimizer itself, whose states (moments, float32 \z
+  masters) are shared out from now between the processes of the job: each has, and steps, a part of the elements, \z
+  and gets the weights of the others after the step. gradients: DataParallel brings each process those of its part \z
+  alone, so that a gradient is 0 elsewhere, and half as many bytes of them are sent; clipping and scalers join what \z
+  each has measured, so that every process clips and unscales; whole: they are the same on all. weights: those that \z
+  the first two steps have read in 16 bits alone, under autocast, are brought together in 16 bits from then on, and \z
+  in float32 by Optimizer:gather(); whole: all of them in their dtype, after every step. The bits are those of the \z
+  whole optimizer. Every process makes every step, state_dict and load_state_dict; a state does not know how many \z
+  there were. In a job of one nothing changes. Errors: Muon, LBFGS, Adafactor, LAMB, LARS and others that look at \z
+  whole parameters; parameters on a GPU. Example: local opt = gb.optim.Sharded(gb.optim.AdamW(gb.nn.Linear(2, \z
+  2):parameters()))", "strict", function(optimizer, options)
   local mine = private(optimizer, "optimizer")
   if not mine then
     fail("Sharded: LBFGS looks at all parameters together, and its history is of whole vectors; use it unsharded, or \z
       an optimizer that steps each element by itself (SGD, Adam, AdamW, Lion, ...)")
   end
-  mine.shares_gradients = options.gradients == "parts"
-  native.shard(mine.native, mine.shares_gradients)
+  mine.shares_gradients, mine.narrows = options.gradients == "parts", options.weights == "needed"
+  native.shard(mine.native, mine.shares_gradients, mine.narrows)
   return optimizer
 end)
 

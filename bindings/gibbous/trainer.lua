@@ -102,7 +102,10 @@ local function advance(mine, skipped)
     return
   end
   if mine.schedule and mine.schedule_every == "step" and not mine.swa_schedule then mine.schedule:step() end
-  if mine.average and not mine.swa and mine.step >= mine.average_start then mine.average:update_parameters() end
+  if mine.average and not mine.swa and mine.step >= mine.average_start then
+    trainer.gather(mine)
+    mine.average:update_parameters()
+  end
 end
 
 local function lr_of(mine) return private(mine.optimizer, "optimizer").native:get(1, "lr") end
@@ -347,10 +350,14 @@ local function after_step(mine, group, last)
   local samples, inner = 0, mine.inner
   for _, batch in ipairs(group) do samples = samples + (batch.total or rows_of(batch)) end
   show_step(mine, samples)
-  if last then end_epoch(mine) end
+  if last then
+    trainer.gather(mine)
+    end_epoch(mine)
+  end
   mine.rescue = true
   local agreed = trainer.agree(mine, wishes_of(mine, inner, last))
   local validates = mine.validation and (agreed.validate or agreed.over)
+  if validates then trainer.gather(mine) end
   if validates then validate_now(mine) elseif last and not mine.validation then check(mine) end
   local saves = mine.checkpoint and (agreed.save or agreed.over)
   if saves then save(mine) end
@@ -509,6 +516,7 @@ Trainer.fit = define("Trainer:fit(train: any, validation?: any) -> table: Train 
   mine.reason = end_of_run(mine, true)
   while not mine.reason do run_epoch(mine) end
   if mine.checkpoint and mine.saved ~= mine.step and mine.step > 0 then save(mine, true) end
+  trainer.gather(mine)
   tell(mine, "stop", { reason = mine.reason })
   adopt_average(mine)
   for _, logger in ipairs(mine.loggers) do
@@ -527,6 +535,7 @@ Trainer.validate = define("Trainer:validate(loader: any) -> table: The loss and 
   \"int64\" }) } }).val_loss)", "strict", function(self, loader)
   local mine = private(self, "trainer")
   local source = loader_of(loader, "Trainer: validate")
+  trainer.gather(mine)
   return native.evaluate(mine, source, limited(mine.limit.validate, source))
 end)
 
@@ -536,6 +545,7 @@ Trainer.predict = define("Trainer:predict(loader: any) -> tensor: What the model
   print(trainer:predict({ { gb.rand(8, 4) } }).shape)", "strict", function(self, loader)
   local mine = private(self, "trainer")
   local source = loader_of(loader, "Trainer: predict")
+  trainer.gather(mine)
   return native.predict(mine, source, limited(mine.limit.predict, source))
 end)
 

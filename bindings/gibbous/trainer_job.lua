@@ -72,6 +72,11 @@ function trainer.gathered(mine, parts)
   return parts
 end
 
+-- Weights that a sharded optimizer brings together in 16 bits are whole for what reads them between steps.
+function trainer.gather(mine)
+  if mine.size > 1 and mine.optimizer.gather then mine.optimizer:gather() end
+end
+
 -- The loaders stand where that of rank 0 does, also where a seed was drawn.
 function trainer.align(mine, loader)
   if mine.size > 1 and loader then loader:load_state_dict(dist.broadcast_object(loader:state_dict())) end

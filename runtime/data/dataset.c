@@ -138,6 +138,7 @@ static gb_status check_rows(gb_context *context, gb_tensor *const *tensors, int 
   if (t->storage->loan != GB_OWNED) /* a loader's thread reads it */
     return gb_fail(context, GB_ESTATE, "tensor %d of the dataset is a loan that can be taken back at any time: use "
                                        ":clone()", c + 1);
+  GB_TRY(gb_touch_values(t));
   if (t->shape[0] != tensors[0]->shape[0])
     return gb_fail(context, GB_ESHAPE, "tensor %d of the dataset has %" PRId64 " samples, tensor 1 has %" PRId64, c + 1,
                    t->shape[0],

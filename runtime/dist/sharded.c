@@ -8,21 +8,24 @@
 /* A run of a vector, in bytes. */
 typedef struct run { char *data; size_t bytes; } run;
 
-static run run_of(const gb_split *split, const gb_tensor *vector, int64_t block, int rank) {
+/* What is brought together, and where the runs of ranks begin in it: see gb_split. */
+typedef struct whole { const gb_split *split; gb_tensor *vector; const int64_t *starts; int64_t blocks; } whole;
+
+static run run_of(const whole *w, int64_t block, int rank) {
+  gb_tensor *vector = w->vector;
   size_t each = gb_dtype_bytes((gb_dtype)vector->dtype);
-  int64_t first = gb_split_first(vector->numel, split->size, block, rank);
-  int64_t end = gb_split_first(vector->numel, split->size, block, rank + 1);
+  int64_t first = w->starts ? w->starts[rank] : gb_split_first(vector->numel, w->split->size, block, rank);
+  int64_t end = w->starts ? w->starts[rank + 1] : gb_split_first(vector->numel, w->split->size, block, rank + 1);
   return (run){ (char *)gb_data(vector) + (size_t)first * each, (size_t)(end - first) * each };
 }
 
 /* The runs of all blocks under way at once: those of one rank go to the next one, and those of another come. */
-static gb_status pass_runs(gb_comm *comm, const gb_split *split, gb_tensor *vector, int out, int in, gb_post *posts) {
-  int64_t blocks = gb_split_blocks(vector->numel, split->size);
+static gb_status pass_runs(gb_comm *comm, const whole *w, int out, int in, gb_post *posts) {
   int size = comm->size, count = 0;
   gb_status status = GB_OK;
-  for (int64_t b = 0; b < 2 * blocks && status == GB_OK; b++) {
+  for (int64_t b = 0; b < 2 * w->blocks && status == GB_OK; b++) {
     bool sends = b % 2;
-    run r = run_of(split, vector, b / 2, sends ? out : in);
+    run r = run_of(w, b / 2, sends ? out : in);
     if (!r.bytes) continue;
     status = gb_comm_post(comm, GB_TAG_GATHER, sends, (comm->rank + (sends ? 1 : size - 1)) % size, r.data, r.bytes,
                           &posts[count]);
@@ -34,14 +37,13 @@ static gb_status pass_runs(gb_comm *comm, const gb_split *split, gb_tensor *vect
 }
 
 /* Each rank hands on the runs that it received last. */
-static gb_status pass_all(gb_comm *comm, const gb_split *split, gb_tensor *vector) {
-  int64_t blocks = gb_split_blocks(vector->numel, split->size);
-  gb_post *posts = gb_comm_take(comm, (size_t)(2 * blocks + 1) * sizeof *posts);
+static gb_status pass_all(gb_comm *comm, const whole *w) {
+  gb_post *posts = gb_comm_take(comm, (size_t)(2 * w->blocks + 1) * sizeof *posts);
   if (!posts) return GB_EMEMORY;
   gb_status status = GB_OK;
   for (int i = 0; i < comm->size - 1 && status == GB_OK; i++) {
     int out = (comm->rank - i + comm->size) % comm->size;
-    status = pass_runs(comm, split, vector, out, (out - 1 + comm->size) % comm->size, posts);
+    status = pass_runs(comm, w, out, (out - 1 + comm->size) % comm->size, posts);
   }
   gb_counted_free(posts);
   return status;
@@ -56,11 +58,12 @@ static gb_status find_job(gb_context *context, const gb_split *split, gb_comm **
 }
 
 /* The memory of a slab outlives the job's messages only where these are done: a failure leaves it to them. */
-static gb_status gather(gb_context *context, const gb_split *split, gb_tensor *vector) {
+static gb_status gather(gb_context *context, const gb_split *split, gb_tensor *vector, const int64_t *starts) {
   gb_comm *comm;
+  const whole w = { split, vector, starts, starts ? 1 : gb_split_blocks(vector->numel, split->size) };
   GB_TRY(find_job(context, split, &comm));
   GB_TRY(gb_comm_begin(comm, "Sharded"));
-  gb_status status = gb_comm_end(comm, pass_all(comm, split, vector));
+  gb_status status = gb_comm_end(comm, pass_all(comm, &w));
   if (status != GB_OK) gb_tensor_retain(vector);
   return status;
 }
@@ -81,9 +84,9 @@ static gb_status share(gb_context *context, const gb_split *split, double *numbe
   return gb_comm_end(comm, status);
 }
 
-gb_status gb_optimizer_shard(gb_context *context, gb_optimizer *optimizer, bool gradients) {
+gb_status gb_optimizer_shard(gb_context *context, gb_optimizer *optimizer, bool gradients, bool narrows) {
   gb_comm *comm = gb_dist_comm(context);
-  const gb_split split = { comm ? comm->rank : 0, comm ? comm->size : 1, gradients, gather, share };
+  const gb_split split = { comm ? comm->rank : 0, comm ? comm->size : 1, gradients, narrows, gather, share };
   if (gb_optimizer_is_split(optimizer))
     return gb_fail(context, GB_ESTATE, "Sharded: the optimizer's states are shared out already");
   return gb_optimizer_split(optimizer, &split);

@@ -5,8 +5,9 @@
 #include "dist/comm.h"
 #include "step/split.h"
 
-/* Share out the states, and the gradients too; nothing in a job of one. Every rank calls it, and from then on makes
- * every step, join and call of this, and every clip and unscale where gradients are shared out. */
-gb_status gb_optimizer_shard(gb_context *context, gb_optimizer *optimizer, bool gradients);
+/* Share out the states, and the gradients too; nothing in a job of one. narrows: weights that compute reads in 16 bits
+ * are brought together in these. Every rank calls it, and from then on makes every step, gather, join and call of this,
+ * and every clip and unscale where gradients are shared out. */
+gb_status gb_optimizer_shard(gb_context *context, gb_optimizer *optimizer, bool gradients, bool narrows);
 
 #endif

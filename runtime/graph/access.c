@@ -8,7 +8,7 @@
 static gb_status expect_bytes(const gb_tensor *t, const char *what, const void *host, size_t bytes) {
   if (!t || (bytes && !host)) return gb_refuse(gb_tensor_context(t), "the buffer is NULL");
   size_t needed = (size_t)t->numel * gb_dtype_bytes((gb_dtype)t->dtype);
-  GB_TRY(gb_check_loan(t));
+  GB_TRY(gb_touch_values(t));
   if (bytes == needed) return GB_OK;
   return gb_fail(gb_tensor_context(t), GB_EINVAL, "%s: the tensor has %zu bytes, the buffer %zu", what, needed, bytes);
 }

@@ -451,6 +451,13 @@ static gb_status check_dtype_in_place(gb_op_call *call) {
   return GB_OK;
 }
 
+/* The op reads the values of its inputs, as autocast left them, or writes them. */
+static gb_status touch_inputs(const gb_op_call *call) {
+  for (int i = 0; i < call->n_in; i++)
+    if (call->in[i] && call->in[i]->storage->away != GB_HERE) GB_TRY(gb_touch_values(call->in[i]));
+  return GB_OK;
+}
+
 static gb_status travel(road *r, const gb_attr *attrs) {
   gb_op_call *call = &r->call;
   gb_context *context = call->context;
@@ -458,6 +465,7 @@ static gb_status travel(road *r, const gb_attr *attrs) {
   GB_TRY(fill_attrs(r, attrs));
   call->composite = call->info->kind == GB_KIND_COMPOSITE || (r->impl->composed && r->impl->composed(call));
   if (context->modes->autocast) GB_TRY(autocast(r));
+  if (!call->composite && call->info->kind != GB_KIND_VIEW) GB_TRY(touch_inputs(call));
   if (call->op == GB_OP_copy) GB_TRY(fetch_source(r));
   for (int i = 0; context->modes->grad && i < call->n_in; i++)
     if (r->call.original[i] && r->call.original[i]->base) GB_TRY(gb_view_refresh(r->call.original[i]));

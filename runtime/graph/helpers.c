@@ -47,7 +47,7 @@ static gb_status output_given(gb_op_call *call, int i, int ndim, const int64_t *
   gb_device device = to->storage->device;
   char a[96], b[96];
   GB_TRY(gb_expect_context(call->context, to));
-  GB_TRY(gb_check_loan(to));
+  GB_TRY(gb_touch_values(to));
   if (ndim != to->ndim || memcmp(shape, to->shape, sizeof *shape * (size_t)ndim))
     return gb_call_fail(call, GB_ESHAPE, "the given output %d must have shape %s, it has %s", i + 1,
                         gb_shape_text(ndim, shape, a, sizeof a),

@@ -341,7 +341,7 @@ typedef struct array { char header[512]; size_t length, bytes; const void *data;
 
 static gb_status open_array(gb_context *context, gb_tensor *tensor, array *out) {
   *out = (array){ .bytes = (size_t)gb_tensor_numel(tensor) * gb_dtype_bytes(gb_tensor_dtype(tensor)) };
-  GB_TRY(gb_check_loan(tensor));
+  GB_TRY(gb_touch_values(tensor));
   GB_TRY(make_header(context, tensor, out->header, &out->length));
   if (!out->bytes) return GB_OK;
   if (gb_tensor_device(tensor).type == GB_CPU && gb_is_contiguous(tensor)) {

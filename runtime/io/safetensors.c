@@ -107,7 +107,7 @@ static gb_status write_header(gb_context *context, const item *items, int64_t co
 static gb_status write_tensor(gb_context *context, gb_file_writer *file, gb_tensor *tensor) {
   size_t bytes = bytes_of(tensor);
   if (!bytes) return GB_OK;
-  GB_TRY(gb_check_loan(tensor));
+  GB_TRY(gb_touch_values(tensor));
   if (gb_tensor_device(tensor).type == GB_CPU && gb_is_contiguous(tensor))
     return gb_file_write(file, gb_data(tensor), bytes);
   void *ordered = gb_counted_resize(context, NULL, bytes);

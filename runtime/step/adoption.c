@@ -259,6 +259,7 @@ void gb_slab_leave(gb_tensor *parameter) {
   if (!slab) return;
   gb_segment *segment = &slab->segments[parameter->segment];
   parameter->slab = NULL;
+  if (parameter->storage->away != GB_AWAY) parameter->storage->away = GB_HERE;
   if (segment->has_grad && segment->parameter == parameter) {
     gb_tensor_retain(segment->grad);
     gb_tensor_put_grad(parameter, segment->grad);

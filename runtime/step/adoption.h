@@ -15,6 +15,8 @@ typedef struct gb_owned_slab {
                                   with */
   gb_slab *parts;              /* of an optimizer that is split (split.h): what this process steps; else NULL */
   int64_t n_parts;
+  int watched;                 /* steps since its weights were shared out; from 2 on it is known which are narrow */
+  int narrow_slot;             /* the 16-bit copy that narrow ones are brought together in */
   gb_tensor *next;             /* within a step: its factors after it; else NULL */
 } gb_owned_slab;
 

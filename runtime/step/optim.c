@@ -422,7 +422,8 @@ static gb_status prepare_group(gb_optimizer *optimizer, gb_group *group) {
   return GB_OK;
 }
 
-/* The weights were written, and with them every copy that lies in the slab: publish the new versions. On a device
+/* The weights were written, and with them every copy that lies in the slab (of one that is shared out, those of narrow
+ * weights): publish the new versions. On a device
  * nobody knows here whether the step was skipped; then a copy that was stale may still be. */
 static void publish(gb_owned_slab *owned, bool certain) {
   for (int64_t s = 0; s < owned->slab.count; s++) {
@@ -432,8 +433,8 @@ static void publish(gb_owned_slab *owned, bool certain) {
     gb_tensor_bump(segment->parameter);
     for (int k = 0; k < GB_COPIES; k++) {
       gb_weight_copy *copy = &segment->parameter->copies[k];
-      if (!owned->n_parts && owned->slab.copy[k] && (certain || copy->version == before))
-        copy->version = gb_tensor_version(segment->parameter);
+      bool written = owned->n_parts ? segment->narrow && k == owned->narrow_slot : owned->slab.copy[k] != NULL;
+      if (written && (certain || copy->version == before)) copy->version = gb_tensor_version(segment->parameter);
     }
   }
   gb_slab_masters_synced(owned);
@@ -616,8 +617,8 @@ static void drop_directions(gb_optimizer *optimizer) {
 
 /* {---- optimizers that are split ---- */
 
-/* The pass over a slab, or over the parts of it that are this process's. Its weights' 16-bit copies are left to be made
- * again, since most of them change elsewhere. */
+/* The pass over a slab, or over the parts of it that are this process's. 16-bit copies of weights that come from
+ * elsewhere are left to be made again, but where they are what comes. */
 static gb_status step_slab(gb_optimizer *optimizer, gb_owned_slab *owned, gb_step_call *call) {
   if (!owned->n_parts) return gb_step_run(optimizer->context, GB_STEP_UPDATE, call);
   gb_status status = GB_OK;
@@ -635,7 +636,7 @@ static gb_status bring_together(gb_optimizer *optimizer, gb_owned_slab *owned) {
   gb_slab *slab = &owned->slab;
   if (!owned->n_parts) return GB_OK;
   for (int64_t s = 0; s < slab->count; s++) slab->segments[s].steps += slab->segments[s].has_grad;
-  return optimizer->split.gather(optimizer->context, &optimizer->split, slab->parameters);
+  return gb_split_bring(optimizer, owned);
 }
 
 /* ----} */

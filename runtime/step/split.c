@@ -8,6 +8,8 @@
 
 #define BLOCK ((int64_t)1 << 20)      /* elements; more where there are more ranks than chunks in it */
 
+enum { SEEN = 1 };                    /* after so many steps it is known how weights are read */
+
 static int64_t block_of(int size) {
   int64_t least = (int64_t)size * GB_SPLIT_ALIGNMENT;
   return least > BLOCK ? least : BLOCK;
@@ -60,6 +62,7 @@ static void free_part(gb_slab *part) {
   gb_tensor_release(part->parameters);
   gb_tensor_release(part->gradients);
   gb_tensor_release(part->masters);
+  for (int k = 0; k < GB_COPIES; k++) gb_tensor_release(part->copy[k]);
   for (int i = 0; i < GB_OPTIM_STATES; i++) gb_tensor_release(part->state[i]);
   gb_counted_free(part->segments);
 }
@@ -92,7 +95,14 @@ static void cut_segments(const gb_slab *slab, int64_t first, gb_slab *part) {
   }
 }
 
-static gb_status make_part(gb_context *context, const gb_slab *slab, int64_t first, int64_t count, gb_slab *part) {
+/* Does a step write this copy of what it steps? */
+static bool is_narrow_slot(const gb_owned_slab *owned, int k) {
+  return owned->watched > SEEN && k == owned->narrow_slot && owned->slab.copy[k];
+}
+
+static gb_status make_part(gb_context *context, const gb_owned_slab *owned, int64_t first, int64_t count,
+                           gb_slab *part) {
+  const gb_slab *slab = &owned->slab;
   part->dtype = slab->dtype;
   part->elements = count;
   size_t most = (size_t)count_segments(slab, first, first + count) + 1;
@@ -102,6 +112,8 @@ static gb_status make_part(gb_context *context, const gb_slab *slab, int64_t fir
   GB_TRY(run_of(slab->parameters, first, count, &part->parameters));
   GB_TRY(run_of(slab->gradients, first, count, &part->gradients));
   if (slab->masters) GB_TRY(copy_run(slab->masters, first, count, &part->masters));
+  for (int k = 0; k < GB_COPIES; k++)
+    if (is_narrow_slot(owned, k)) GB_TRY(run_of(slab->copy[k], first, count, &part->copy[k]));
   for (int i = 0; i < GB_OPTIM_STATES; i++)
     if (slab->state[i]) GB_TRY(copy_run(slab->state[i], first, count, &part->state[i]));
   return GB_OK;
@@ -114,7 +126,7 @@ static gb_status make_parts(gb_context *context, gb_owned_slab *owned, const gb_
   if (!owned->parts) return GB_EMEMORY;
   while (owned->n_parts < blocks) {
     int64_t b = owned->n_parts++, first = gb_split_first(elements, split->size, b, split->rank);
-    GB_TRY(make_part(context, &owned->slab, first, gb_split_first(elements, split->size, b, split->rank + 1) - first,
+    GB_TRY(make_part(context, owned, first, gb_split_first(elements, split->size, b, split->rank + 1) - first,
                      &owned->parts[b]));
   }
   return GB_OK;
@@ -132,13 +144,204 @@ void gb_parts_bring(gb_owned_slab *owned) {
 
 /* ====} */
 
-/* {==== splitting and joining ==== */
-
 /* Every slab, one after another; NULL after the last. */
 static gb_owned_slab *next_slab(const gb_optimizer *optimizer, int *group, int *i) {
   while (*group < optimizer->n_groups && *i >= optimizer->groups[*group]->n_slabs) ++*group, *i = 0;
   return *group < optimizer->n_groups ? optimizer->groups[*group]->slabs[(*i)++] : NULL;
 }
+
+/* {==== weights after a step ==== */
+
+/* Narrow weights that were stepped go in 16 bits, those of others in float32. */
+typedef enum journey { STEPPED, AWAY } journey;
+
+/* How many bytes each element of the segment has on this journey; 0: it does not go. */
+static size_t bytes_each(const gb_segment *segment, journey what) {
+  if (what == AWAY) return segment->parameter->storage->away == GB_AWAY ? sizeof(float) : 0;
+  return !segment->has_grad ? 0 : segment->narrow ? sizeof(uint16_t) : sizeof(float);
+}
+
+typedef enum direction { COUNT, PACK, UNPACK } direction;
+
+/* Go along the runs of all segments that go: each moves at[owner] on by its bytes, and is copied to that place in
+ * `packed` where it is this process's, or from there where it is another's. */
+static void walk(const gb_owned_slab *owned, const gb_split *split, journey what, direction way, int64_t *at,
+                 char *packed) {
+  const gb_slab *slab = &owned->slab;
+  for (int64_t s = 0; s < slab->count; s++) {
+    const gb_segment *segment = &slab->segments[s];
+    size_t each = bytes_each(segment, what);
+    gb_tensor *vector = each == sizeof(float) ? slab->parameters : slab->copy[owned->narrow_slot];
+    int64_t end = segment->offset + segment->size;
+    for (int64_t from = segment->offset, next; each && from < end; from = next) {
+      int owner = gb_split_owner(slab->elements, split->size, from, &next);
+      if (next > end) next = end;
+      size_t bytes = (size_t)(next - from) * each;
+      char *here = gb_data(vector) + (size_t)from * each, *there = packed + at[owner];
+      if (way == PACK && owner == split->rank) memcpy(there, here, bytes);
+      if (way == UNPACK && owner != split->rank) memcpy(here, there, bytes);
+      at[owner] += (int64_t)bytes;
+    }
+  }
+}
+
+/* Where the bytes of each process begin; at: room for as many. */
+static void find_starts(const gb_owned_slab *owned, const gb_split *split, journey what, int64_t *starts, int64_t *at) {
+  memset(at, 0, sizeof *at * (size_t)split->size);
+  walk(owned, split, what, COUNT, at, NULL);
+  starts[0] = 0;
+  for (int r = 0; r < split->size; r++) starts[r + 1] = starts[r] + at[r];
+}
+
+/* Every process's runs, side by side in one message to the next process. */
+static gb_status travel(gb_context *context, const gb_owned_slab *owned, const gb_split *split, journey what) {
+  size_t size = (size_t)split->size;
+  int64_t *starts = gb_counted_alloc(context, (2 * size + 1) * sizeof *starts), *at = starts + size + 1;
+  gb_tensor *packed = NULL;
+  if (!starts) return context->error_code;
+  find_starts(owned, split, what, starts, at);
+  gb_status status = gb_tensor_new_as(context, GB_UINT8, 1, &starts[size], NULL, (gb_device){ GB_CPU, 0 },
+                                      GB_MEM_SCRATCH, &packed);
+  if (status == GB_OK) {
+    memcpy(at, starts, size * sizeof *at);
+    walk(owned, split, what, PACK, at, gb_data(packed));
+    status = split->gather(context, split, packed, starts);
+  }
+  if (status == GB_OK) {
+    memcpy(at, starts, size * sizeof *at);
+    walk(owned, split, what, UNPACK, at, gb_data(packed));
+  }
+  gb_tensor_release(packed);
+  gb_counted_free(starts);
+  return status;
+}
+
+/* {---- which weights are narrow ---- */
+
+/* Of each segment: it was read other than by copies; and which copies were read since the step before. */
+enum { READ, COPIES, SIGNS = COPIES + GB_COPIES };
+
+/* From now on readers of weights are noted. */
+static void begin_watching(gb_owned_slab *owned, const gb_split *split) {
+  if (!split->narrows || owned->slab.dtype != GB_FLOAT32 || owned->watched > SEEN) return;
+  owned->watched = 0;
+  for (int64_t s = 0; s < owned->slab.count; s++) owned->slab.segments[s].parameter->storage->away = GB_WATCHED;
+}
+
+/* The numbers of all processes: above 0 where one has seen the sign. */
+static void note_signs(const gb_slab *slab, double *signs) {
+  for (int64_t s = 0; s < slab->count; s++) {
+    gb_tensor *parameter = slab->segments[s].parameter;
+    signs[s * SIGNS + READ] = parameter->storage->away == GB_READ;
+    for (int k = 0; k < GB_COPIES; k++)
+      signs[s * SIGNS + COPIES + k] = slab->segments[s].has_grad && parameter->copies[k].tensor &&
+          parameter->copies[k].version == gb_tensor_version(parameter);
+    parameter->storage->away = GB_HERE;
+  }
+}
+
+/* The one copy that was read; -1: none was, or several. */
+static int slot_of(const gb_slab *slab, const double *signs) {
+  int slot = -1;
+  for (int64_t i = 0; i < slab->count * SIGNS; i++) {
+    int k = (int)(i % SIGNS) - COPIES;
+    if (k < 0 || !(signs[i] > 0) || k == slot) continue;
+    if (slot >= 0) return -1;
+    slot = k;
+  }
+  return slot;
+}
+
+/* The narrow weights have the copy as they are after the step, also where this process has run nothing that reads
+ * it. */
+static gb_status open_narrow(gb_context *context, gb_owned_slab *owned) {
+  for (int64_t s = 0; s < owned->slab.count; s++) {
+    gb_tensor *copy = NULL, *parameter = owned->slab.segments[s].parameter;
+    if (!owned->slab.segments[s].narrow) continue;
+    parameter->copies[owned->narrow_slot].version = gb_tensor_version(parameter) - 1;
+    GB_TRY(gb_weight_get(context, parameter, gb_copy_dtype(owned->narrow_slot), &copy));
+    gb_tensor_release(copy);
+  }
+  return GB_OK;
+}
+
+/* A step writes the copies of what is this process's. */
+static gb_status add_copies(gb_owned_slab *owned, const gb_split *split) {
+  gb_slab *slab = &owned->slab;
+  for (int64_t b = 0; b < owned->n_parts; b++)
+    if (is_narrow_slot(owned, owned->narrow_slot))
+      GB_TRY(run_of(slab->copy[owned->narrow_slot], gb_split_first(slab->elements, split->size, b, split->rank),
+                    owned->parts[b].elements, &owned->parts[b].copy[owned->narrow_slot]));
+  return GB_OK;
+}
+
+/* All processes find together which weights are narrow, after a step, when all are whole. */
+static gb_status settle_narrow(gb_optimizer *optimizer, gb_owned_slab *owned) {
+  gb_slab *slab = &owned->slab;
+  const gb_split *split = &optimizer->split;
+  bool flag = false;
+  double *signs = gb_counted_alloc(optimizer->context, (size_t)slab->count * SIGNS * sizeof *signs);
+  if (!signs) return optimizer->context->error_code;
+  note_signs(slab, signs);
+  gb_status status = split->share(optimizer->context, split, signs, slab->count * SIGNS, &flag);
+  int slot = status == GB_OK ? slot_of(slab, signs) : -1;
+  for (int64_t s = 0; slot >= 0 && s < slab->count; s++)
+    slab->segments[s].narrow = signs[s * SIGNS + COPIES + slot] > 0 && !(signs[s * SIGNS + READ] > 0);
+  gb_counted_free(signs);
+  if (slot < 0) return status;
+  owned->narrow_slot = slot;
+  GB_TRY(open_narrow(optimizer->context, owned));
+  return add_copies(owned, split);
+}
+
+/* ----} */
+
+static bool any_narrow(const gb_slab *slab) {
+  for (int64_t s = 0; s < slab->count; s++)
+    if (slab->segments[s].narrow) return true;
+  return false;
+}
+
+gb_status gb_split_bring(gb_optimizer *optimizer, gb_owned_slab *owned) {
+  const gb_split *split = &optimizer->split;
+  gb_slab *slab = &owned->slab;
+  if (any_narrow(slab)) {
+    GB_TRY(travel(optimizer->context, owned, split, STEPPED));
+    for (int64_t s = 0; s < slab->count; s++)
+      if (slab->segments[s].narrow && slab->segments[s].has_grad)
+        slab->segments[s].parameter->storage->away = GB_AWAY;
+    return GB_OK;
+  }
+  GB_TRY(split->gather(optimizer->context, split, slab->parameters, NULL));
+  if (!split->narrows || slab->dtype != GB_FLOAT32 || owned->watched > SEEN) return GB_OK;
+  return owned->watched++ == SEEN ? settle_narrow(optimizer, owned) : GB_OK;
+}
+
+/* Nothing where no weight is away. */
+static gb_status gather_slab(gb_optimizer *optimizer, gb_owned_slab *owned) {
+  bool any = false;
+  for (int64_t s = 0; s < owned->slab.count; s++)
+    any |= owned->slab.segments[s].parameter->storage->away == GB_AWAY;
+  if (!any) return GB_OK;
+  GB_TRY(travel(optimizer->context, owned, &optimizer->split, AWAY));
+  for (int64_t s = 0; s < owned->slab.count; s++)
+    if (owned->slab.segments[s].parameter->storage->away == GB_AWAY)
+      owned->slab.segments[s].parameter->storage->away = GB_HERE;
+  return GB_OK;
+}
+
+gb_status gb_optimizer_gather(gb_optimizer *optimizer) {
+  int group = 0, i = 0;
+  gb_status status = GB_OK;
+  if (!gb_optimizer_is_split(optimizer)) return GB_OK;
+  for (gb_owned_slab *owned; status == GB_OK && (owned = next_slab(optimizer, &group, &i));)
+    if (owned->n_parts) status = gather_slab(optimizer, owned);
+  return status;
+}
+
+/* ====} */
+
+/* {==== splitting and joining ==== */
 
 static gb_status check(const gb_optimizer *optimizer) {
   const gb_optimizer_info *info = gb_optimizer_info_of(optimizer->kind);
@@ -173,6 +376,7 @@ gb_status gb_optimizer_split(gb_optimizer *optimizer, const gb_split *split) {
   for (gb_owned_slab *owned; (owned = next_slab(optimizer, &group, &i));) {
     gb_drop(&owned->slab.masters);
     for (int k = 0; k < GB_OPTIM_STATES; k++) gb_drop(&owned->slab.state[k]);
+    begin_watching(owned, split);
   }
   optimizer->split = *split;
   return GB_OK;
@@ -196,7 +400,7 @@ static gb_status join_vector(gb_optimizer *optimizer, gb_owned_slab *owned, int 
     gb_tensor_release(run);
     GB_TRY(status);
   }
-  return split->gather(optimizer->context, split, *out);
+  return split->gather(optimizer->context, split, *out, NULL);
 }
 
 static gb_status join_slab(gb_optimizer *optimizer, gb_owned_slab *owned) {
@@ -211,8 +415,8 @@ static gb_status join_slab(gb_optimizer *optimizer, gb_owned_slab *owned) {
 
 gb_status gb_optimizer_join(gb_optimizer *optimizer) {
   int group = 0, i = 0;
-  gb_status status = GB_OK;
   if (!gb_optimizer_is_split(optimizer)) return GB_OK;
+  gb_status status = gb_optimizer_gather(optimizer);
   for (gb_owned_slab *owned; status == GB_OK && (owned = next_slab(optimizer, &group, &i));)
     if (owned->n_parts) status = join_slab(optimizer, owned);
   if (status == GB_OK) {
@@ -259,7 +463,7 @@ static gb_status join_gradients(gb_owned_slab *owned, gb_tensor **out) {
   GB_TRY(gb_tensor_new_as(context, (gb_dtype)gradients->dtype, 1, &owned->slab.elements, NULL,
                           gradients->storage->device, GB_MEM_OTHER, out));
   gb_status status = gb_weight_copy_values(*out, gradients);
-  if (status == GB_OK) status = split->gather(context, split, *out);
+  if (status == GB_OK) status = split->gather(context, split, *out, NULL);
   if (status != GB_OK) gb_drop(out);
   return status;
 }

@@ -6,6 +6,10 @@
  * together hold shared out evenly. An update hangs on nothing but its element and the count of steps, so the bits are
  * those of the whole. What was stepped is brought together after it. How processes exchange is not known here.
  *
+ * Of float32 weights that compute reads by their 16-bit copies alone, those are what is brought together, and the
+ * weights themselves stay with who steps them, like masters (gb_storage.away). Which they are is seen in the first two
+ * steps, and the processes agree on it. To read one otherwise is an error from then on, until gb_optimizer_gather.
+ *
  * Gradients may be shared out too: then a process has those of its runs, and 0 or anything elsewhere. Norms and flags
  * are joined from those of all. */
 #ifndef GB_STEP_SPLIT_H
@@ -14,11 +18,15 @@
 #include "step/optim.h"
 #include "tensor/slab.h"
 
+struct gb_owned_slab;
+
 typedef struct gb_split {
   int rank, size;
   bool gradients;             /* are shared out too */
-  /* Bring a vector of all elements of a slab together: every process has its own runs in place. */
-  gb_status (*gather)(gb_context *context, const struct gb_split *split, gb_tensor *vector);
+  bool narrows;               /* weights may be brought together in 16 bits */
+  /* Bring a vector together, of which every process has its own runs in place. starts: where the run of each process
+   * begins, and where the last one ends; NULL: the vector is of all elements of a slab, and its runs are the slab's. */
+  gb_status (*gather)(gb_context *context, const struct gb_split *split, gb_tensor *vector, const int64_t *starts);
   /* Numbers of which all but one process have 0 become those of that one, and *flag is whether any process's was up. */
   gb_status (*share)(gb_context *context, const struct gb_split *split, double *numbers, int64_t count, bool *flag);
 } gb_split;
@@ -45,7 +53,12 @@ gb_status gb_split_share_flag(const struct gb_optimizer *optimizer, bool *flag);
 /* Let go of the states and masters of all other processes' elements; where there is none, nothing. Errors: an optimizer
  * that looks at whole parameters, or whose parameters are not on the CPU. */
 gb_status gb_optimizer_split(gb_optimizer *optimizer, const gb_split *split);
-/* All states and masters again; nothing where it is not split. Every process calls it. */
+/* After a step of the slab, which was not skipped: all processes get what compute needs of its weights. */
+gb_status gb_split_bring(gb_optimizer *optimizer, struct gb_owned_slab *owned);
+/* All float32 weights of all processes again, until the next step; nothing where it is not split. Every process calls
+ * it. */
+gb_status gb_optimizer_gather(gb_optimizer *optimizer);
+/* All states, masters and weights again; nothing where it is not split. Every process calls it. */
 gb_status gb_optimizer_join(gb_optimizer *optimizer);
 bool gb_optimizer_is_split(const gb_optimizer *optimizer);
 

@@ -3,8 +3,9 @@
  *
  * A copy is right as long as its version is the parameter's; any in-place change of the parameter makes it stale, and
  * the next use casts it again into the same memory. The copies of adopted parameters lie in a slab of their own, where
- * the optimizer's kernel refreshes them in the pass that writes the weights. A copy is never part of a graph, so
- * gradient mode cannot matter. */
+ * the optimizer's kernel refreshes them in the pass that writes the weights. Of a weight that is shared out between
+ * processes the copy may be all that is here (step/split.h): then it cannot be made again. A copy is never part of a
+ * graph, so gradient mode cannot matter. */
 #include "step/weights.h"
 
 #include <string.h>
@@ -46,7 +47,8 @@ static gb_status open_copies(gb_context *context, gb_slab *slab, int k, gb_dtype
     gb_tensor *parameter = slab->segments[i].parameter;
     gb_drop(&parameter->copies[k].tensor);
     status = gb_slab_place(vector, slab->segments[i].offset, parameter, &parameter->copies[k].tensor);
-    if (status == GB_OK) mark_fresh(parameter, k);
+    if (status == GB_OK && parameter->storage->away != GB_AWAY) mark_fresh(parameter, k);
+    else if (status == GB_OK) parameter->copies[k].version = gb_tensor_version(parameter) - 1;
   }
   if (status == GB_OK) slab->copy[k] = vector;
   else gb_tensor_release(vector); /* the places made so far hold the memory, and serve as copies of their own */
@@ -68,10 +70,15 @@ gb_status gb_weight_get(gb_context *context, gb_tensor *t, gb_dtype dtype, gb_te
   int k = gb_copy_slot(dtype);
   gb_weight_copy *copy = &owner->copies[k];
   GB_TRY(gb_check_loan(t)); /* a copy of what was taken back is not to be used either */
+  if (owner->storage->away == GB_AWAY && !(copy->tensor && copy->version == gb_tensor_version(owner)))
+    return gb_touch_values(owner);
   GB_TRY(gb_capture_note_weight(context, owner, dtype));
   if (!copy->tensor) GB_TRY(open_copy(context, owner, k, dtype));
   if (copy->version != gb_tensor_version(owner)) {
-    GB_TRY(gb_weight_copy_values(copy->tensor, owner));
+    gb_away before = owner->storage->away; /* a copy of it is no reading */
+    gb_status status = gb_weight_copy_values(copy->tensor, owner);
+    owner->storage->away = before;
+    GB_TRY(status);
     mark_fresh(owner, k);
   }
   size_t dims = sizeof *t->shape * (size_t)t->ndim;

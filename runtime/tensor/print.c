@@ -83,7 +83,7 @@ static gb_status read_run(printer *p, int64_t offset, int64_t stride, int64_t n)
   gb_dtype dtype = (gb_dtype)t->dtype;
   int64_t bytes = (int64_t)gb_dtype_bytes(dtype), piece = stride == 1 ? 128 : 1;
   _Alignas(8) char host[128 * 8];
-  GB_TRY(gb_check_loan(t)); /* again: making room for the text may have run a finaliser */
+  GB_TRY(gb_touch_values(t)); /* again: making room for the text may have run a finaliser */
   for (int64_t i = 0; i < n; i += piece) {
     int64_t count = n - i < piece ? n - i : piece;
     GB_TRY(gb_poll_work(t->storage->context, &p->work, ELEMENT_WORK));
@@ -237,7 +237,7 @@ void gb_print_options_init(gb_print_options *options) {
 static gb_status prepare(printer *p) {
   const gb_tensor *t = p->tensor;
   if (t->numel == 0) return GB_OK;
-  GB_TRY(gb_check_loan(t));
+  GB_TRY(gb_touch_values(t));
   p->count = 1;
   for (int i = 0; i < t->ndim; i++) p->count *= shown(p, t->shape[i]);
   size_t bytes = (size_t)p->count * 8;

@@ -19,6 +19,7 @@ typedef struct gb_segment {
                                 counters */
   int64_t factors;           /* where its factors begin in the slab's, in elements */
   int64_t place;             /* its number in the slab, also where a list holds a copy of it */
+  bool narrow;               /* of a slab that is shared out: its weights are brought together in 16 bits */
   uint64_t measured;         /* 1 above the gradient's version when the last unscale_ measured it; 0: it did not */
   gb_tensor *parameter;      /* not counted: the optimizer holds it */
   gb_tensor *grad;           /* counted: the tensor over its place in the gradient slab, float32 unless the parameter is

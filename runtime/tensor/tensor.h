@@ -29,6 +29,10 @@ static inline bool gb_refs_drop(_Atomic int32_t *refs) {
 /* Who owns the memory: we do, for as long as the storage lives, or it is a loan. */
 typedef enum gb_loan { GB_OWNED, GB_LENT, GB_REVOKED } gb_loan;
 
+/* Where the values of a weight are whose optimizer is shared out between processes (step/split.h). WATCHED: here, and
+ * who reads them is noted, as READ. AWAY: some are with other processes, and here is a 16-bit copy of all. */
+typedef enum gb_away { GB_HERE, GB_WATCHED, GB_READ, GB_AWAY } gb_away;
+
 /* Bytes on one device. data moves when a slab adopts the storage, so nobody keeps it across calls. */
 typedef struct gb_storage {
   _Atomic int32_t refs;
@@ -42,6 +46,7 @@ typedef struct gb_storage {
   struct gb_storage *slab;           /* the storage whose block this one lies in, counted; or NULL */
   uint64_t version;                  /* in-place changes of the tensor and its views that lie here */
   gb_loan loan;
+  gb_away away;
   _Atomic int32_t exports;           /* DLPack structs that point here: the memory must not move */
   atomic_bool exposed;               /* the host has had a pointer to it, and may write without changing version */
   void (*release)(void *user);       /* called with the last reference when the memory is somebody else's; or NULL */
@@ -143,6 +148,8 @@ static inline gb_status gb_expect_context(gb_context *context, const gb_tensor *
 }
 /* GB_ESTATE where the tensor's memory was a loan and is revoked: its data must not be touched. */
 gb_status gb_check_loan(const gb_tensor *tensor);
+/* Before values are read or written: as gb_check_loan, and GB_ESTATE where some of them are with other processes. */
+gb_status gb_touch_values(const gb_tensor *tensor);
 /* A view of `of`'s storage; keeps the root of `of` as base, carries no history. */
 gb_status gb_tensor_view(gb_tensor *of, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset,
                          gb_tensor **out);

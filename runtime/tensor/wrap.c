@@ -1,8 +1,8 @@
 /* tensor/wrap.c - memory of others as tensors, and our tensors for others: loans, release callbacks, DLPack.
  *
  * A loan ends by gb_tensor_revoke: the storage has no data from then on, and every way to it fails. Ways to data, and
- * who asks gb_check_loan there: inputs of ops (dispatch.c), gradients that ops on slabs get by pointer
- * (step/slab_ops.c), kept 16-bit copies (weights.c), reading and writing (access.c), text (print.c), files
+ * who asks gb_check_loan or gb_touch_values there: inputs of ops (dispatch.c), gradients that ops on slabs get by
+ * pointer (step/slab_ops.c), kept 16-bit copies (weights.c), reading and writing (access.c), text (print.c), files
  * (safetensors.c). Datasets, slabs and exports take no loans at all. What was exported is not moved while the other
  * side holds it, so an optimizer refuses to adopt it. Only CPU memory goes either way. */
 #include <stdlib.h>
@@ -53,6 +53,16 @@ gb_status gb_check_loan(const gb_tensor *tensor) {
                  "kept");
 }
 
+gb_status gb_touch_values(const gb_tensor *tensor) {
+  gb_storage *storage = tensor->storage;
+  if (storage->away == GB_HERE) return gb_check_loan(tensor);
+  if (storage->away != GB_AWAY) return storage->away = GB_READ, GB_OK;
+  return gb_fail(storage->context, GB_ESTATE,
+                 "the float32 values of this weight are shared out between the processes, which read it in 16 bits; "
+                 "call optimizer:gather() on every process first, or gb.optim.Sharded(optimizer, { weights = "
+                 "'whole' })");
+}
+
 /* ====} */
 
 /* {==== DLPack ==== */
@@ -87,6 +97,7 @@ gb_status gb_tensor_to_dlpack(gb_tensor *tensor, struct DLManagedTensorVersioned
   if (tensor->storage->loan != GB_OWNED)
     return gb_fail(context, GB_ESTATE,
                    "to_dlpack: the tensor's memory is a loan and can be taken back; clone it first");
+  GB_TRY(gb_touch_values(tensor));
   export *e = calloc(1, sizeof *e);
   gb_tensor *alias;
   if (!e) return gb_fail_memory(context, sizeof *e);

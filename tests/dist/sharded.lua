@@ -119,6 +119,74 @@ describe("Sharded", function()
     if size ~= 3 then expect(sent < bytes * edges / size * 1.02 + 4000 * size):to_be(true) end
   end)
 
+  -- Steps in bf16-mixed: the weights, what the last step sent beside gradients, and where it ended.
+  local function narrow(steps, options, from)
+    gb.manual_seed(5)
+    local body = nn.Sequential(nn.Linear(500, 600), nn.LayerNorm(600), nn.Linear(600, 20))
+    local ddp, head = nn.parallel.DataParallel(body), nn.Linear(3, 3) -- which nothing uses for three steps
+    local opt = optim.AdamW({ body[1].weight, head.weight, body[1].bias, body[2].weight, body[2].bias, body[3].weight,
+      body[3].bias }, { lr = 0.01 })
+    if from then
+      body:load_state_dict(from.model)
+      opt:load_state_dict(from.opt)
+      gb.set_rng_state(table.unpack(from.rng))
+    end
+    if options then optim.Sharded(opt, options) end
+    local sent
+    for step = 1, steps do
+      opt:zero_grad()
+      for xs in ddp:shards(gb.randn(16, 500)) do
+        gb.amp.autocast("bf16-mixed", function() return ddp(xs):float():square():mean() end):backward()
+      end
+      if step > 3 then head.weight.grad = gb.ones(3, 3) end
+      sent = dist.stats().bytes_sent
+      opt:step()
+      sent = dist.stats().bytes_sent - sent
+    end
+    return body, opt, sent, head
+  end
+
+  it("brings together in 16 bits what compute reads in 16 bits", function()
+    local plain, _, _, unused = narrow(5)
+    local whole, whole_opt, all = narrow(5, { weights = "whole" })
+    local body, opt, sent, head = narrow(5, {})
+    expect(body[2].weight):to_equal_bits(plain[2].weight)
+    expect(head.weight):to_equal_bits(unused.weight) -- not seen to be read in 16 bits
+    if size > 1 then -- two bytes for each weight of the linears, four for those of the norm
+      local numel = 500 * 600 + 600 + 600 * 20 + 20
+      local total = dist.all_reduce(gb.tensor({ sent, all }, { dtype = "int64" })):tolist()
+      expect(total[1]):to_be((size - 1) * (2 * numel + 4 * (2 * 600 + 9)))
+      expect(total[2] >= (size - 1) * 4 * (numel + 1200)):to_be(true)
+      local file = os.tmpname()
+      local _ <close> = setmetatable({}, { __close = function() os.remove(file) end })
+      for _, read in ipairs { function() return body[1].weight:sum() end, function() return tostring(body[3].bias) end,
+        function() body[1].bias:detach():zero_() end, function() return body[1].weight:tolist() end,
+        function() gb.save(file, body:state_dict()) end, function() return body(gb.rand(2, 500)) end,
+        function() gb.amp.autocast("16-mixed", function() return body(gb.rand(2, 500)) end) end } do
+        expect(read):to_fail("optimizer:gather()")
+      end
+    end
+    expect(gb.amp.autocast("bf16-mixed", function() return body(gb.ones(2, 500)) end)):to_equal_bits(
+      gb.amp.autocast("bf16-mixed", function() return plain(gb.ones(2, 500)) end))
+    opt:gather()
+    opt:gather()
+    whole_opt:gather()
+    expect_same(body:state_dict(), plain:state_dict())
+    expect_same(whole:state_dict(), plain:state_dict())
+  end)
+
+  it("goes on from a state that was shared out in 16 bits", function()
+    local on, body, opt = narrow(5), narrow(3, {})
+    local from = { opt = opt:state_dict(), model = body:state_dict(), rng = { gb.get_rng_state() } }
+    expect_same(narrow(2, {}, from):state_dict(), on:state_dict())
+    local x = gb.randn(16, 500) -- the state is still shared out after it was read
+    gb.amp.autocast("bf16-mixed", function() return body(x):float():square():mean() end):backward()
+    opt:step()
+    if size > 1 then expect(function() return body[1].weight:sum() end):to_fail("gather()") end
+    opt:close()
+    if size > 1 then expect(function() return body[1].weight:sum() end):to_fail("gather()") end
+  end)
+
   it("measures gradients as a whole in Lua too, and refuses to count a part", function()
     local function run(share)
       gb.manual_seed(3)

@@ -145,21 +145,25 @@ describe("a Trainer in a job", function()
     end
   end)
 
-  it("saves an optimizer that is shared out as if it were whole", function()
-    local function run(name, share, steps)
-      gb.manual_seed(4)
-      local model = Net()
-      local adam = gb.optim.AdamW(model:parameters(), { lr = 0.02 })
-      local trainer, train = make { model = model, optimizer = share and gb.optim.Sharded(adam) or adam, epochs = 2,
-        resume = true, checkpoint = { folder .. "/" .. name, every_steps = 3, name = "{step}" },
-        on = { step = function(t) return t.step ~= steps end } }
-      return digest(trainer, trainer:fit(train))
-    end
-    local whole = run("apart", false)
-    run("shared", true, 4)
-    dist.barrier()
-    expect(run("shared", true)):to_be(whole)
-  end)
+  for _, precision in ipairs { "32-true", "bf16-mixed" } do
+    it("saves an optimizer that is shared out as if it were whole, in " .. precision, function()
+      local function run(name, share, steps)
+        name = name .. precision
+        gb.manual_seed(4)
+        local model = Net()
+        local adam = gb.optim.AdamW(model:parameters(), { lr = 0.02 })
+        local trainer, train = make { model = model, optimizer = share and gb.optim.Sharded(adam) or adam, epochs = 2,
+          precision = precision, average = { decay = 0.9, start = 4 }, resume = true,
+          checkpoint = { folder .. "/" .. name, every_steps = 3, name = "{step}" },
+          on = { step = function(t) return t.step ~= steps end } }
+        return digest(trainer, trainer:fit(train))
+      end
+      local whole = run("apart", false)
+      run("shared", true, 4)
+      dist.barrier()
+      expect(run("shared", true)):to_be(whole)
+    end)
+  end
 
   it("names the largest gradient of all in a spike, also where gradients are shared out", function()
     local function run(share)
