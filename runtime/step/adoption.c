@@ -332,8 +332,7 @@ gb_status gb_slab_factor(const gb_segment *segment, const gb_optimizer_info *inf
   return place_of(vector, at, ndim, shape, out);
 }
 
-gb_status gb_slab_open_factors(gb_owned_slab *owned, const gb_optimizer_info *info) {
-  gb_slab *slab = &owned->slab;
+gb_status gb_slab_open_whole_factors(gb_slab *slab, const gb_optimizer_info *info) {
   const gb_tensor *model = slab->gradients;
   int64_t elements = 0;
   if (slab->factors || info->n_factors == 0) return GB_OK;
@@ -344,6 +343,13 @@ gb_status gb_slab_open_factors(gb_owned_slab *owned, const gb_optimizer_info *in
   }
   return zero_vector(gb_tensor_context(model), (gb_dtype)model->dtype, elements, model->storage->device,
                      GB_MEM_OPTIMIZER, &slab->factors);
+}
+
+gb_status gb_slab_open_factors(gb_owned_slab *owned, const gb_optimizer_info *info) {
+  gb_slab *slabs;
+  int64_t count = gb_slabs_stepped(owned, &slabs);
+  for (int64_t b = 0; b < count; b++) GB_TRY(gb_slab_open_whole_factors(&slabs[b], info));
+  return GB_OK;
 }
 
 gb_status gb_slab_open_measures(gb_owned_slab *owned) {

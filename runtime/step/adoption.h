@@ -15,6 +15,7 @@ typedef struct gb_owned_slab {
                                   with */
   gb_slab *parts;              /* of an optimizer that is split (split.h): what this process steps; else NULL */
   int64_t n_parts;
+  int64_t *bounds;             /* of parts that are whole parameters: the first element of each process, and the end */
   int watched;                 /* steps since its weights were shared out; from 2 on it is known which are narrow */
   int narrow_slot;             /* the 16-bit copy that narrow ones are brought together in */
   gb_tensor *next;             /* within a step: its factors after it; else NULL */
@@ -62,8 +63,9 @@ bool gb_factor_shape(gb_factor_form form, const gb_tensor *parameter, int *ndim,
 /* Factor i of a segment as a tensor over `vector`, the slab's or one like it; *out NULL: this parameter has none. */
 gb_status gb_slab_factor(const gb_segment *segment, const gb_optimizer_info *info, int i, gb_tensor *vector,
                          gb_tensor **out);
-/* Make the factors, zero when new, where they are not there. */
+/* Make the factors, zero when new, where they are not there; of a slab that is shared out those of its parts. */
 gb_status gb_slab_open_factors(gb_owned_slab *slab, const gb_optimizer_info *info);
+gb_status gb_slab_open_whole_factors(gb_slab *slab, const gb_optimizer_info *info);
 /* Make state i, zero when new, where it is not there. */
 gb_status gb_slab_open_state(gb_owned_slab *slab, int i);
 /* Make the measures, where they are not there. */

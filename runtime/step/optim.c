@@ -537,10 +537,9 @@ static gb_status number_at(const gb_slab *slab, void *data, gb_dtype dtype, gb_t
   return GB_OK;
 }
 
-/* What ops see of a segment; its factors lie in owned->next. */
-static gb_status open_room(const gb_optimizer *optimizer, gb_owned_slab *owned, gb_segment *segment,
+/* What ops see of a segment; its factors lie in `next`. */
+static gb_status open_room(const gb_optimizer *optimizer, gb_slab *slab, gb_tensor *next, gb_segment *segment,
                            gb_shaped_room *room) {
-  gb_slab *slab = &owned->slab;
   const gb_optimizer_info *info = gb_optimizer_info_of(optimizer->kind);
   gb_tensor *weights = slab->masters ? slab->masters : slab->parameters;
   int64_t *steps = slab->counters ? (int64_t *)(void *)gb_data(slab->counters) + segment->place : &segment->steps;
@@ -548,7 +547,7 @@ static gb_status open_room(const gb_optimizer *optimizer, gb_owned_slab *owned, 
   GB_TRY(gb_slab_place(weights, segment->offset, segment->parameter, &room->weights));
   GB_TRY(number_at(slab, steps, GB_INT64, &room->steps));
   for (int i = 0; i < info->n_factors; i++)
-    GB_TRY(gb_slab_factor(segment, info, i, owned->next, &room->factors[i]));
+    GB_TRY(gb_slab_factor(segment, info, i, next, &room->factors[i]));
   return GB_OK;
 }
 
@@ -560,11 +559,11 @@ static void close_room(gb_shaped_room *room) {
 }
 
 /* owned->next is what the factors will be: as they are where the step is skipped. */
-static gb_status settle_factors(gb_owned_slab *owned, const gb_step_call *call) {
+static gb_status settle_factors(gb_owned_slab *owned, const gb_slab *slab, const gb_step_call *call) {
   gb_tensor *found = NULL, *chosen = NULL;
   if (!owned->next) return GB_OK;
-  if (call->found) GB_TRY(number_at(&owned->slab, &call->found->found_inf, GB_FLOAT32, &found));
-  gb_status status = gb_shaped_choose(call->context, found, owned->slab.factors, owned->next, &chosen);
+  if (call->found) GB_TRY(number_at(slab, &call->found->found_inf, GB_FLOAT32, &found));
+  gb_status status = gb_shaped_choose(call->context, found, slab->factors, owned->next, &chosen);
   gb_drop(&found);
   if (status != GB_OK) return status;
   gb_drop(&owned->next);
@@ -572,10 +571,18 @@ static gb_status settle_factors(gb_owned_slab *owned, const gb_step_call *call) 
   return GB_OK;
 }
 
+/* What this process steps of a slab whose parameters stay whole: all of it, or its one part. */
+static gb_slab *slab_of_whole(gb_owned_slab *owned) {
+  gb_slab *slabs;
+  (void)gb_slabs_stepped(owned, &slabs);
+  return slabs;
+}
+
 /* Write a slab's directions, and let ops change those of each parameter that has a gradient. */
 static gb_status direct_slab(gb_optimizer *optimizer, const gb_group *group, gb_owned_slab *owned, gb_step_call *call) {
-  gb_slab *slab = &owned->slab;
+  gb_slab *slab = slab_of_whole(owned);
   int brought = brought_state(optimizer);
+  gb_parts_bring(owned);
   if (!any_gradient(slab)) return GB_OK;
   GB_TRY(gb_slab_open_state(owned, brought));
   call->slab = slab;
@@ -585,12 +592,12 @@ static gb_status direct_slab(gb_optimizer *optimizer, const gb_group *group, gb_
   for (int64_t s = 0; s < slab->count; s++) {
     gb_shaped_room room = { NULL };
     if (!slab->segments[s].has_grad) continue;
-    gb_status status = open_room(optimizer, owned, &slab->segments[s], &room);
+    gb_status status = open_room(optimizer, slab, owned->next, &slab->segments[s], &room);
     if (status == GB_OK) status = gb_shaped_apply(optimizer->context, optimizer->kind, &group->options.numbers, &room);
     close_room(&room);
     GB_TRY(status);
   }
-  return settle_factors(owned, call);
+  return settle_factors(owned, slab, call);
 }
 
 /* Before any weight changes, everything that may fail. */
@@ -608,7 +615,7 @@ static void drop_directions(gb_optimizer *optimizer) {
   for (int g = 0; g < optimizer->n_groups; g++)
     for (int i = 0; i < optimizer->groups[g]->n_slabs; i++) {
       gb_owned_slab *owned = optimizer->groups[g]->slabs[i];
-      gb_drop(&owned->slab.state[brought_state(optimizer)]);
+      gb_drop(&slab_of_whole(owned)->state[brought_state(optimizer)]);
       gb_drop(&owned->next);
     }
 }
@@ -655,7 +662,8 @@ static gb_status update(gb_optimizer *optimizer, const gb_step_call *how, bool g
       call.slab = &group->slabs[i]->slab;
       if (!any_gradient(call.slab)) continue;
       GB_TRY(step_slab(optimizer, group->slabs[i], &call));
-      if (group->slabs[i]->next) GB_TRY(gb_weight_copy_values(call.slab->factors, group->slabs[i]->next));
+      if (group->slabs[i]->next)
+        GB_TRY(gb_weight_copy_values(slab_of_whole(group->slabs[i])->factors, group->slabs[i]->next));
       for (int64_t s = 0; clip && s < call.slab->count; s++)
         if (call.slab->segments[s].has_grad) note_true_size(&call.slab->segments[s]);
       bool certain = !guarded || gb_scalars_on_host(&optimizer->found), skipped = false;

@@ -39,6 +39,23 @@ int gb_split_owner(int64_t elements, int size, int64_t element, int64_t *end) {
   return low;
 }
 
+/* The same of a slab whose parts may be whole parameters. */
+static int64_t first_of(const gb_owned_slab *owned, int size, int64_t block, int rank) {
+  return owned->bounds ? owned->bounds[rank] : gb_split_first(owned->slab.elements, size, block, rank);
+}
+
+static int64_t blocks_of(const gb_owned_slab *owned, int size) {
+  return owned->bounds ? 1 : gb_split_blocks(owned->slab.elements, size);
+}
+
+static int owner_of(const gb_owned_slab *owned, int size, int64_t element, int64_t *end) {
+  if (!owned->bounds) return gb_split_owner(owned->slab.elements, size, element, end);
+  int rank = 0;
+  while (owned->bounds[rank + 1] <= element) rank++;
+  *end = owned->bounds[rank + 1];
+  return rank;
+}
+
 /* So many elements of the vector, as a vector. */
 static gb_status run_of(gb_tensor *vector, int64_t first, int64_t count, gb_tensor **out) {
   const gb_tensor like = { .ndim = 1, .shape = { count }, .stride = { 1 } };
@@ -64,13 +81,16 @@ static void free_part(gb_slab *part) {
   gb_tensor_release(part->masters);
   for (int k = 0; k < GB_COPIES; k++) gb_tensor_release(part->copy[k]);
   for (int i = 0; i < GB_OPTIM_STATES; i++) gb_tensor_release(part->state[i]);
+  gb_tensor_release(part->factors);
   gb_counted_free(part->segments);
 }
 
 void gb_split_parts_free(gb_owned_slab *owned) {
   while (owned->n_parts) free_part(&owned->parts[--owned->n_parts]);
   gb_counted_free(owned->parts);
+  gb_counted_free(owned->bounds);
   owned->parts = NULL;
+  owned->bounds = NULL;
 }
 
 /* How many segments lie in a run. */
@@ -81,8 +101,16 @@ static int64_t count_segments(const gb_slab *slab, int64_t first, int64_t end) {
   return count;
 }
 
+/* Where the factors of the segments from this element on begin. */
+static int64_t first_factor(const gb_slab *slab, int64_t element) {
+  for (int64_t s = 0; s < slab->count; s++)
+    if (slab->segments[s].offset >= element) return slab->segments[s].factors;
+  return slab->factors->numel;
+}
+
 /* The segments that lie in the run, from its first element on. */
 static void cut_segments(const gb_slab *slab, int64_t first, gb_slab *part) {
+  int64_t factors = slab->factors ? first_factor(slab, first) : 0;
   int64_t end = first + part->elements;
   for (int64_t s = 0; s < slab->count; s++) {
     gb_segment cut = slab->segments[s];
@@ -91,6 +119,7 @@ static void cut_segments(const gb_slab *slab, int64_t first, gb_slab *part) {
     if (from >= to) continue;
     cut.offset = from - first;
     cut.size = to - from;
+    cut.factors -= factors;
     part->segments[part->count++] = cut;
   }
 }
@@ -116,17 +145,45 @@ static gb_status make_part(gb_context *context, const gb_owned_slab *owned, int6
     if (is_narrow_slot(owned, k)) GB_TRY(run_of(slab->copy[k], first, count, &part->copy[k]));
   for (int i = 0; i < GB_OPTIM_STATES; i++)
     if (slab->state[i]) GB_TRY(copy_run(slab->state[i], first, count, &part->state[i]));
+  if (!slab->factors) return GB_OK;
+  int64_t from = first_factor(slab, first);
+  return copy_run(slab->factors, from, first_factor(slab, first + count) - from, &part->factors);
+}
+
+/* What a step of a parameter costs: about the products of matrices that make one orthogonal. */
+static double cost_of(const gb_segment *segment) {
+  const gb_tensor *t = segment->parameter;
+  int64_t columns = t->ndim > 1 && t->numel ? t->shape[t->ndim - 1] : 1, rows = t->numel / columns;
+  return (double)t->numel * (double)(rows < columns ? rows : columns);
+}
+
+/* Give each process parameters that follow each other, by what they cost. */
+static gb_status find_bounds(gb_context *context, gb_owned_slab *owned, const gb_split *split) {
+  const gb_slab *slab = &owned->slab;
+  double total = 0, sum = 0;
+  owned->bounds = gb_counted_alloc(context, (size_t)(split->size + 1) * sizeof *owned->bounds);
+  if (!owned->bounds) return context->error_code;
+  for (int64_t s = 0; s < slab->count; s++) total += cost_of(&slab->segments[s]);
+  int rank = 0; /* that of the segments so far */
+  for (int64_t s = 0; s < slab->count; s++) {
+    double cost = cost_of(&slab->segments[s]), middle = (sum + cost / 2) * split->size;
+    while (total > 0 && rank + 1 < split->size && middle >= total * (rank + 1))
+      owned->bounds[++rank] = slab->segments[s].offset;
+    sum += cost;
+  }
+  while (rank < split->size) owned->bounds[++rank] = slab->elements;
   return GB_OK;
 }
 
 /* A part for each block, which may have no elements. */
-static gb_status make_parts(gb_context *context, gb_owned_slab *owned, const gb_split *split) {
-  int64_t elements = owned->slab.elements, blocks = gb_split_blocks(elements, split->size);
+static gb_status make_parts(gb_context *context, gb_owned_slab *owned, const gb_split *split, bool shaped) {
+  if (shaped) GB_TRY(find_bounds(context, owned, split));
+  int64_t blocks = blocks_of(owned, split->size);
   owned->parts = gb_counted_alloc(context, (size_t)(blocks + 1) * sizeof *owned->parts);
   if (!owned->parts) return GB_EMEMORY;
   while (owned->n_parts < blocks) {
-    int64_t b = owned->n_parts++, first = gb_split_first(elements, split->size, b, split->rank);
-    GB_TRY(make_part(context, owned, first, gb_split_first(elements, split->size, b, split->rank + 1) - first,
+    int64_t b = owned->n_parts++, first = first_of(owned, split->size, b, split->rank);
+    GB_TRY(make_part(context, owned, first, first_of(owned, split->size, b, split->rank + 1) - first,
                      &owned->parts[b]));
   }
   return GB_OK;
@@ -174,7 +231,7 @@ static void walk(const gb_owned_slab *owned, const gb_split *split, journey what
     gb_tensor *vector = each == sizeof(float) ? slab->parameters : slab->copy[owned->narrow_slot];
     int64_t end = segment->offset + segment->size;
     for (int64_t from = segment->offset, next; each && from < end; from = next) {
-      int owner = gb_split_owner(slab->elements, split->size, from, &next);
+      int owner = owner_of(owned, split->size, from, &next);
       if (next > end) next = end;
       size_t bytes = (size_t)(next - from) * each;
       char *here = gb_data(vector) + (size_t)from * each, *there = packed + at[owner];
@@ -270,8 +327,7 @@ static gb_status add_copies(gb_owned_slab *owned, const gb_split *split) {
   gb_slab *slab = &owned->slab;
   for (int64_t b = 0; b < owned->n_parts; b++)
     if (is_narrow_slot(owned, owned->narrow_slot))
-      GB_TRY(run_of(slab->copy[owned->narrow_slot], gb_split_first(slab->elements, split->size, b, split->rank),
-                    owned->parts[b].elements, &owned->parts[b].copy[owned->narrow_slot]));
+      GB_TRY(run_of(slab->copy[owned->narrow_slot], first_of(owned, split->size, b, split->rank), owned->parts[b].elements, &owned->parts[b].copy[owned->narrow_slot]));
   return GB_OK;
 }
 
@@ -312,7 +368,7 @@ gb_status gb_split_bring(gb_optimizer *optimizer, gb_owned_slab *owned) {
         slab->segments[s].parameter->storage->away = GB_AWAY;
     return GB_OK;
   }
-  GB_TRY(split->gather(optimizer->context, split, slab->parameters, NULL));
+  GB_TRY(split->gather(optimizer->context, split, slab->parameters, owned->bounds));
   if (!split->narrows || slab->dtype != GB_FLOAT32 || owned->watched > SEEN) return GB_OK;
   return owned->watched++ == SEEN ? settle_narrow(optimizer, owned) : GB_OK;
 }
@@ -345,11 +401,12 @@ gb_status gb_optimizer_gather(gb_optimizer *optimizer) {
 
 static gb_status check(const gb_optimizer *optimizer) {
   const gb_optimizer_info *info = gb_optimizer_info_of(optimizer->kind);
-  if (info->shaped || info->measured)
-    return gb_fail(optimizer->context, GB_EUNSUPPORTED, "Sharded: %s %s, and a process would have only a part of some; "
-                                                        "use it unsharded, or an optimizer that steps each element by "
-                                                        "itself (SGD, Adam, AdamW, Lion, ...)", info->name,
-                   info->shaped ? "works on whole matrices" : "measures the norm of whole parameters");
+  if (info->measured)
+    return gb_fail(optimizer->context, GB_EUNSUPPORTED, "Sharded: %s measures the norm of whole parameters, and a "
+                                                        "process would have only a part of some; use it unsharded, or "
+                                                        "an optimizer that steps each element by itself (SGD, Adam, "
+                                                        "AdamW, Lion, ...) or whole matrices (Muon, Adafactor)",
+                   info->name);
   int group = 0, i = 0;
   for (gb_owned_slab *owned; (owned = next_slab(optimizer, &group, &i));)
     if (owned->slab.gradients->storage->device.type != GB_CPU)
@@ -365,20 +422,23 @@ static void drop_parts(const gb_optimizer *optimizer) {
 
 gb_status gb_optimizer_split(gb_optimizer *optimizer, const gb_split *split) {
   int group = 0, i = 0;
+  bool shaped = gb_optimizer_info_of(optimizer->kind)->shaped;
   gb_status status = check(optimizer);
   if (split->size == 1) return status;
   for (gb_owned_slab *owned; status == GB_OK && (owned = next_slab(optimizer, &group, &i));) {
     status = gb_slab_sync_masters(owned);
-    if (status == GB_OK) status = make_parts(optimizer->context, owned, split);
+    if (status == GB_OK) status = make_parts(optimizer->context, owned, split, shaped);
   }
   if (status != GB_OK) return drop_parts(optimizer), status;
   group = i = 0;
   for (gb_owned_slab *owned; (owned = next_slab(optimizer, &group, &i));) {
     gb_drop(&owned->slab.masters);
     for (int k = 0; k < GB_OPTIM_STATES; k++) gb_drop(&owned->slab.state[k]);
+    gb_drop(&owned->slab.factors);
     begin_watching(owned, split);
   }
   optimizer->split = *split;
+  if (shaped) optimizer->split.gradients = false;
   return GB_OK;
 }
 
@@ -395,12 +455,39 @@ static gb_status join_vector(gb_optimizer *optimizer, gb_owned_slab *owned, int 
                           GB_MEM_OPTIMIZER, out));
   for (int64_t b = 0; b < owned->n_parts; b++) {
     gb_tensor *mine = *vector_of(&owned->parts[b], i), *run = NULL;
-    GB_TRY(run_of(*out, gb_split_first(slab->elements, split->size, b, split->rank), mine->numel, &run));
+    GB_TRY(run_of(*out, first_of(owned, split->size, b, split->rank), mine->numel, &run));
     gb_status status = gb_weight_copy_values(run, mine);
     gb_tensor_release(run);
     GB_TRY(status);
   }
-  return split->gather(optimizer->context, split, *out, NULL);
+  return split->gather(optimizer->context, split, *out, owned->bounds);
+}
+
+/* Where each process's factors begin among all. Segments of the whole slab still know it. */
+static void factor_bounds(const gb_owned_slab *owned, int size, int64_t elements, int64_t *starts) {
+  const gb_slab *slab = &owned->slab;
+  int64_t s = 0;
+  for (int r = 0; r <= size; r++) {
+    while (s < slab->count && slab->segments[s].offset < owned->bounds[r]) s++;
+    starts[r] = s < slab->count ? slab->segments[s].factors : elements;
+  }
+}
+
+/* The factors of all parameters: of each process those of its own. */
+static gb_status join_factors(gb_optimizer *optimizer, gb_owned_slab *owned) {
+  const gb_split *split = &optimizer->split;
+  gb_slab *slab = &owned->slab;
+  gb_tensor *mine = owned->parts[0].factors, *run = NULL;
+  GB_TRY(gb_slab_open_whole_factors(slab, gb_optimizer_info_of(optimizer->kind)));
+  int64_t *starts = gb_counted_alloc(optimizer->context, (size_t)(split->size + 1) * sizeof *starts);
+  if (!starts) return optimizer->context->error_code;
+  factor_bounds(owned, split->size, slab->factors->numel, starts);
+  gb_status status = run_of(slab->factors, starts[split->rank], mine->numel, &run);
+  if (status == GB_OK) status = gb_weight_copy_values(run, mine);
+  gb_tensor_release(run);
+  if (status == GB_OK) status = split->gather(optimizer->context, split, slab->factors, starts);
+  gb_counted_free(starts);
+  return status;
 }
 
 static gb_status join_slab(gb_optimizer *optimizer, gb_owned_slab *owned) {
@@ -410,7 +497,7 @@ static gb_status join_slab(gb_optimizer *optimizer, gb_owned_slab *owned) {
   }
   for (int i = 0; i < GB_OPTIM_STATES; i++)
     if (owned->parts[0].state[i]) GB_TRY(join_vector(optimizer, owned, i));
-  return GB_OK;
+  return owned->parts[0].factors ? join_factors(optimizer, owned) : GB_OK;
 }
 
 gb_status gb_optimizer_join(gb_optimizer *optimizer) {
@@ -428,6 +515,7 @@ gb_status gb_optimizer_join(gb_optimizer *optimizer) {
   for (gb_owned_slab *owned; (owned = next_slab(optimizer, &group, &i));) {
     if (!owned->n_parts) continue;
     gb_drop(&owned->slab.masters);
+    gb_drop(&owned->slab.factors);
     for (int k = 0; k < GB_OPTIM_STATES; k++) gb_drop(&owned->slab.state[k]);
   }
   return status;

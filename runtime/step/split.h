@@ -6,6 +6,9 @@
  * together hold shared out evenly. An update hangs on nothing but its element and the count of steps, so the bits are
  * those of the whole. What was stepped is brought together after it. How processes exchange is not known here.
  *
+ * An optimizer that works on whole matrices has one part of each slab: parameters that follow each other, as many as
+ * make its share of the work. Its gradients are not shared out, since norms are cut elsewhere.
+ *
  * Of float32 weights that compute reads by their 16-bit copies alone, those are what is brought together, and the
  * weights themselves stay with who steps them, like masters (gb_storage.away). Which they are is seen in the first two
  * steps, and the processes agree on it. To read one otherwise is an error from then on, until gb_optimizer_gather.
@@ -51,7 +54,7 @@ void gb_split_prepare(gb_slab *slab, gb_step_call *call);
 gb_status gb_split_share_flag(const struct gb_optimizer *optimizer, bool *flag);
 
 /* Let go of the states and masters of all other processes' elements; where there is none, nothing. Errors: an optimizer
- * that looks at whole parameters, or whose parameters are not on the CPU. */
+ * that measures the norms of parameters, or whose parameters are not on the CPU. */
 gb_status gb_optimizer_split(gb_optimizer *optimizer, const gb_split *split);
 /* After a step of the slab, which was not skipped: all processes get what compute needs of its weights. */
 gb_status gb_split_bring(gb_optimizer *optimizer, struct gb_owned_slab *owned);

@@ -73,6 +73,84 @@ describe("Sharded", function()
     end)
   end
 
+  -- Steps of an optimizer that works on whole parameters, with a skip, a clip, and one without a gradient.
+  local function shaped(kind, precision, steps, options, from)
+    gb.manual_seed(9)
+    local setting = gb.amp.precision(precision)
+    local model, unused = nn.Sequential(nn.Linear(30, 40), nn.Tanh(), nn.Linear(40, 200), nn.Linear(200, 3),
+      nn.Linear(3, 2)):to(setting), nn.Linear(5, 6).weight
+    local ddp = nn.parallel.DataParallel(model)
+    local list = { model[1].weight, unused, model[3].weight, model[4].weight, model[5].weight }
+    for i, layer in ipairs { model[1], model[3], model[4], model[5] } do
+      if kind == "Adafactor" then list[5 + i] = layer.bias end
+    end
+    local opt = optim[kind](list, { lr = 0.02 })
+    if from then
+      model:load_state_dict(from.model)
+      opt:load_state_dict(from.opt)
+      gb.set_rng_state(table.unpack(from.rng))
+    end
+    if options then optim.Sharded(opt, options) end
+    local scaler, norms = gb.amp.GradScaler(setting), {}
+    for step = 1, steps do
+      opt:zero_grad()
+      for xs in ddp:shards(gb.randn(16, 30)) do
+        local loss = gb.amp.autocast(setting, function() return ddp(xs):to("float32"):square():mean() end)
+        if precision == "16-mixed" and step == 2 then loss = loss * 1e38 * 1e3 end
+        scaler:scale(loss):backward()
+      end
+      if step == 3 then
+        scaler:unscale_(opt)
+        norms[1] = nn.utils.clip_grad_norm_(list, 0.1)
+      end
+      scaler:step(opt)
+      scaler:update()
+    end
+    local held = gb.memory_stats().current.optimizer
+    local state = { opt = opt:state_dict(), model = model:state_dict(), norms = norms, rng = { gb.get_rng_state() } }
+    for name, t in pairs(state.model) do state.model[name] = t:clone() end
+    opt:zero_grad()
+    for _, p in ipairs(list) do p.grad = gb.ones(table.unpack(p.shape)) end
+    opt:step() -- it is still shared out
+    opt:close()
+    return state, held
+  end
+
+  for _, case in ipairs { { "Muon", "32-true" }, { "Muon", "bf16-mixed" }, { "Muon", "bf16-true" },
+    { "Adafactor", "32-true" }, { "Adafactor", "16-mixed" } } do
+    it("steps whole matrices with the bits of " .. table.concat(case, " in "), function()
+      local whole = shaped(case[1], case[2], 4)
+      expect_same(shaped(case[1], case[2], 4, {}), whole)
+      expect_same(shaped(case[1], case[2], 4, { weights = "whole" }), whole)
+      expect_same(shaped(case[1], case[2], 2, {}, (shaped(case[1], case[2], 2, {}))),
+        shaped(case[1], case[2], 2, nil, (shaped(case[1], case[2], 2))))
+    end)
+  end
+
+  it("shares out matrices by what they cost", function()
+    local list = {}
+    for i = 1, 8 do list[i] = nn.Linear(64, 64).weight end
+    local opt = optim.Muon(list)
+    local function step()
+      for _, p in ipairs(list) do p.grad = gb.ones(64, 64) end
+      opt:step()
+    end
+    step()
+    collectgarbage()
+    local before = gb.memory_stats().current.optimizer
+    optim.Sharded(opt)
+    collectgarbage()
+    local freed = before - gb.memory_stats().current.optimizer
+    local first, last = 8 * dist.rank() // size, 8 * (dist.rank() + 1) // size
+    if size == 3 then first, last = table.unpack(({ { 0, 3 }, { 3, 5 }, { 5, 8 } })[dist.rank() + 1]) end
+    expect(freed):to_be((8 - (last - first)) * 64 * 64 * 4)
+    local sent = dist.stats().bytes_sent
+    step()
+    sent = dist.stats().bytes_sent - sent
+    local shares = dist.all_reduce(gb.tensor({ sent }, { dtype = "int64" }))
+    expect(shares:item()):to_be((size - 1) * 8 * 64 * 64 * 4)
+  end)
+
   it("goes on from a state, sharded or not", function()
     local half, whole = train("AdamW", "32-true", 2), train("AdamW", "32-true", 2)
     expect_same(half, whole)
@@ -243,8 +321,6 @@ describe("Sharded", function()
 
   it("refuses what looks at whole parameters", function()
     local weight = nn.Linear(4, 4).weight
-    expect(function() optim.Sharded(optim.Muon({ weight })) end):to_fail("works on whole matrices")
-    weight = nn.Linear(4, 4).weight
     expect(function() optim.Sharded(optim.LAMB({ weight })) end):to_fail("norm of whole parameters")
     weight = nn.Linear(4, 4).weight
     expect(function() optim.Sharded(optim.LBFGS({ weight })) end):to_fail("LBFGS looks at all parameters")
