@@ -203,7 +203,8 @@ gb.optim.Sharded = define("gb.optim.Sharded(optimizer: optimizer|lbfgs; gradient
   whole optimizer. Every process makes every step, state_dict and load_state_dict; a state does not know how many \z
   there were. In a job of one nothing changes. Muon and Adafactor step whole matrices: each process those that are \z
   its share of the work, and gradients stay whole. Errors: LBFGS, LAMB and LARS, which measure more than that; \z
-  parameters on a GPU. Example: local opt = gb.optim.Sharded(gb.optim.AdamW(gb.nn.Linear(2, 2):parameters()))", "strict", function(optimizer, options)
+  parameters on a GPU. Example: local opt = gb.optim.Sharded(gb.optim.AdamW(gb.nn.Linear(2, 2):parameters()))",
+  "strict", function(optimizer, options)
   local mine = private(optimizer, "optimizer")
   if not mine then
     fail("Sharded: LBFGS looks at all parameters together, and its history is of whole vectors; use it unsharded, or \z
