@@ -1,7 +1,7 @@
 /* cuda/gemm.h - the seam to the library of matrix products: one product, or a batch of them an even distance apart.
  *
- * gemm.c implements it with cuBLASLt; tests/cuda_on_cpu/gemm.c stands in for it with the CPU backend. What the library
- * cannot do (other layouts, mixed dtypes, other activations) is brought to this form by matmul.c. */
+ * gemm.c implements it with cuBLASLt, which tests/cuda_on_cpu/cublaslt.c stands in for. What the library cannot do
+ * (other layouts, mixed dtypes, other activations) is brought to this form by matmul.c. */
 #ifndef GB_CUDA_GEMM_H
 #define GB_CUDA_GEMM_H
 

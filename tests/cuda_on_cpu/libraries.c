@@ -1,9 +1,8 @@
-/* libraries.c - stands in for cuBLASLt and cuDNN behind cuda/gemm.h, conv.h, attention.h, batch_norm.h and pool.h.
+/* libraries.c - stands in for cuDNN behind cuda/conv.h, attention.h, batch_norm.h and pool.h.
  *
- * Products are the CPU backend's. What cuDNN does is left to our own kernels, but for convolutions, batch norms,
- * poolings and attention forward where GIBBOUS_CUDNN_ON_CPU is set in the environment: these are then the CPU backend's
- * too, so that what stands before and behind the library is tested. With GIBBOUS_RELU_DROPS_NAN set, the ReLU of both
- * libraries makes 0 of NaN. */
+ * What cuDNN does is left to our own kernels, but for convolutions, batch norms, poolings and attention forward where
+ * GIBBOUS_CUDNN_ON_CPU is set in the environment: these are then the CPU backend's, so that what stands before and
+ * behind the library is tested. With GIBBOUS_RELU_DROPS_NAN set, its ReLU makes 0 of NaN. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,43 +12,12 @@
 #include "cuda/batch_norm.h"
 #include "cuda/conv.h"
 #include "cuda/cuda.h"
-#include "cuda/gemm.h"
 #include "cuda/pool.h"
+#include "elements.h"
 #include "machine.h"
 #include "ops/conv.h"
 
-void gb_gemms_close(gb_gemms *gemms) { (void)gemms; }
 void gb_dnns_close(struct gb_dnns *dnns) { (void)dnns; }
-
-/* {==== elements ==== */
-
-static const uint8_t bytes_of[] = { [GB_FLOAT64] = 8, [GB_FLOAT32] = 4, [GB_FLOAT16] = 2, [GB_BFLOAT16] = 2 };
-static char *at(const void *data, gb_dtype dtype, int64_t i) { return (char *)data + i * (int64_t)bytes_of[dtype]; }
-
-static double load(const void *data, gb_dtype dtype, int64_t i) {
-  switch (dtype) {
-    case GB_FLOAT64: return ((const double *)data)[i];
-    case GB_FLOAT32: return (double)((const float *)data)[i];
-    case GB_FLOAT16: return (double)gb_float16_to_float(((const uint16_t *)data)[i]);
-    default: return (double)gb_bfloat16_to_float(((const uint16_t *)data)[i]);
-  }
-}
-
-static void store(void *data, gb_dtype dtype, int64_t i, double value) {
-  switch (dtype) {
-    case GB_FLOAT64: ((double *)data)[i] = value; break;
-    case GB_FLOAT32: ((float *)data)[i] = (float)value; break;
-    case GB_FLOAT16: ((uint16_t *)data)[i] = gb_float_to_float16((float)value); break;
-    default: ((uint16_t *)data)[i] = gb_float_to_bfloat16((float)value); break;
-  }
-}
-
-/* ====} */
-
-/* Bytes of so many elements. */
-static size_t size_of(gb_dtype dtype, int64_t count) { return (size_t)count * bytes_of[dtype]; }
-
-static bool drops_nan(void) { return getenv("GIBBOUS_RELU_DROPS_NAN") != NULL; }
 
 /* {==== convolutions, batch norms and poolings ==== */
 
@@ -300,109 +268,6 @@ gb_status gb_attention_forward(gb_cuda_call *call, const gb_attention *a, bool *
 gb_status gb_attention_backward(gb_cuda_call *call, const gb_attention *a, bool *served) {
   (void)call, (void)a;
   *served = false;
-  return GB_OK;
-}
-
-/* ====} */
-
-/* {==== products ==== */
-
-/* One launch, as a stream is told of it. */
-typedef struct product_work {
-  gb_context *context;
-  gb_gemm gemm;
-  double *sums;                        /* of one matrix, as float32 where the operands are no float64 */
-} product_work;
-
-/* A matrix of the batch as the engine's tensor over its memory. */
-static gb_tensor tensor_over(gb_storage *storage, gb_context *context, void *data, gb_dtype dtype, int64_t rows,
-                             int64_t columns, int64_t row_stride,
-                             int64_t column_stride) {
-  *storage = (gb_storage){ .context = context, .device = { GB_CPU, 0 }, .data = data };
-  return (gb_tensor){ .dtype = (int8_t)dtype, .ndim = 2, .shape = { rows, columns },
-                      .stride = { row_stride, column_stride }, .numel = rows * columns,
-                      .storage = storage };
-}
-
-/* What the library does to a sum before it is rounded. */
-static double finish(const gb_gemm *g, double sum, int64_t column, int64_t i) {
-  sum = g->dtype == GB_FLOAT64 ? sum * g->alpha : (double)((float)sum * (float)g->alpha);
-  if (g->accumulate) sum = g->dtype == GB_FLOAT64 ? sum + load(g->c, g->dtype, i)
-      : (double)((float)sum + (float)load(g->c, g->dtype, i));
-  if (g->bias) sum = g->dtype == GB_FLOAT64 ? sum + load(g->bias, g->dtype, column)
-      : (double)((float)sum + (float)load(g->bias, g->dtype, column));
-  if (g->epilogue == GB_GEMM_GELU_SLOPE) return (float)sum * gb_gelu_tanh_slopef((float)load(g->aux, g->dtype, i));
-  if (g->aux) store(g->aux, g->dtype, i, sum);
-  if (g->epilogue == GB_GEMM_RELU) return sum < 0 || (isnan(sum) && drops_nan()) ? 0 : sum;
-  return g->epilogue == GB_GEMM_GELU ? gb_gelu_tanhf((float)sum) : sum;
-}
-
-/* The sums of the rows of a, as the library's ROW_SUMS. */
-static void sum_rows(const gb_gemm *g) {
-  for (int64_t r = 0; r < g->m; r++) {
-    float sum = 0;
-    for (int64_t i = 0; i < g->k; i++)
-      sum += (float)load(g->a.data, g->a.dtype, r * g->a.row_stride + i * g->a.column_stride);
-    store(g->sums, g->dtype, r, (double)sum);
-  }
-}
-
-/* What the library moves: each operand once, and a result that is added to once more. */
-static void count_product(const gb_gemm *g) {
-  int64_t of_a = g->a_stride || g->batch == 1 ? g->batch : 1, of_b = g->b_stride || g->batch == 1 ? g->batch : 1;
-  size_t result = size_of(g->dtype, g->batch * g->m * g->n);
-  bool reads_aux = g->epilogue == GB_GEMM_GELU_SLOPE;
-  gb_machine_moved(size_of(g->a.dtype, of_a * g->m * g->k) + size_of(g->b.dtype, of_b * g->k * g->n) +
-                       (g->accumulate ? result : 0) + (reads_aux ? result : 0) +
-                       (g->bias ? size_of(g->dtype, g->n) : 0),
-                   result + (g->aux && !reads_aux ? result : 0) + (g->sums ? size_of(g->dtype, g->m) : 0));
-}
-
-/* Every matrix of the batch by the CPU backend's matmul, in float32 or float64; then what the library fuses. */
-static void run_product(void *argument) {
-  product_work *w = argument;
-  gb_gemm *g = &w->gemm;
-  count_product(g);
-  gb_dtype lane = g->dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32;
-  for (int64_t i = 0; i < g->batch; i++) {
-    gb_storage storage[3];
-    gb_tensor a = tensor_over(&storage[0], w->context, at(g->a.data, g->a.dtype, i * g->a_stride), g->a.dtype, g->m,
-                              g->k, g->a.row_stride,
-                              g->a.column_stride);
-    gb_tensor b = tensor_over(&storage[1], w->context, at(g->b.data, g->b.dtype, i * g->b_stride), g->b.dtype, g->k,
-                              g->n, g->b.row_stride,
-                              g->b.column_stride);
-    gb_tensor c = tensor_over(&storage[2], w->context, w->sums, lane, g->m, g->n, g->n, 1);
-    run_op(w->context, GB_OP_matmul, &(gb_in_matmul){ .x = &a, .y = &b }, &(gb_out_matmul){ .z = &c }, NULL);
-    for (int64_t r = 0; r < g->m; r++)
-      for (int64_t j = 0; j < g->n; j++) {
-        int64_t to = i * g->c_stride + r * g->ldc + j;
-        store(g->c, g->dtype, to, finish(g, load(w->sums, lane, r * g->n + j), j, to));
-      }
-  }
-  if (g->epilogue == GB_GEMM_ROW_SUMS) sum_rows(g);
-}
-
-static void release_product(void *argument) {
-  product_work *w = argument;
-  free(w->sums);
-  free(w);
-}
-
-gb_status gb_gemm_run(gb_cuda_call *call, const gb_gemm *gemm) {
-  if (!gb_gemm_fuses(gemm))
-    return gb_cuda_fail(call, GB_EINVAL, "the library was asked for an epilogue that it does not have");
-  if (gemm->batch < 1 || gemm->batch > GB_GEMM_BATCH)
-    return gb_cuda_fail(call, GB_EINVAL, "the library was asked for %lld products", (long long)gemm->batch);
-  product_work *w = malloc(sizeof *w);
-  double *sums = malloc((size_t)(gemm->m * gemm->n) * sizeof *sums);
-  if (!w || !sums) {
-    free(w);
-    free(sums);
-    return gb_cuda_fail(call, GB_EMEMORY, "out of memory for a product");
-  }
-  *w = (product_work){ call->cuda->context, *gemm, sums };
-  gb_machine_do(call->stream, "product", run_product, release_product, w);
   return GB_OK;
 }
 

@@ -1,4 +1,5 @@
-/* seams.c - stands in for what CUB does behind cuda/sort.h. cuBLASLt's and cuDNN's part is in libraries.c. */
+/* seams.c - stands in for what CUB does behind cuda/sort.h. cuBLASLt's part is in cublaslt.c, cuDNN's in
+ * libraries.c. */
 #include <stdlib.h>
 
 #include "cuda/cuda.h"
