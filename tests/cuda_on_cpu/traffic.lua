@@ -4,11 +4,10 @@
 --
 --   build-emulate/gibbous tests/cuda_on_cpu/traffic.lua [--write]     (docs/cuda.md has the variables it wants)
 --
--- A step of a small GPT-2 as recipes/gpt2.lua makes it, in bf16-mixed, is measured at two sizes. The table has a
--- formula of the sizes for each kernel of each op; what they give for GPT-2 124M stands beside them. --write measures
--- more sizes and finds the formulas: of each row the fewest terms, of those below, that give all of them. A small
--- residual network, channels last, is counted too: what its convolutions launch beside the library's is a copy of a
--- layout.
+-- Steps of a small GPT-2 as recipes/gpt2.lua makes it, and of a narrow ResNet-50, in bf16-mixed, are measured at two
+-- sizes each. The table has a formula of the sizes for each kernel of each op; what they give for GPT-2 124M and for
+-- ResNet-50 stands beside them. --write measures more sizes and finds the formulas: of each row the fewest terms, of
+-- those below, that give all of them. What convolutions launch beside the library's is a copy of a layout.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
@@ -71,31 +70,47 @@ local function gpt2_step(z)
   end
 end
 
--- Two blocks of a residual network on 16 x 16 pictures of 8 channels, and its step.
-local function resnet_step()
+-- ResNet-50 as torchvision has it, of z.W channels (of 64) behind its first convolution, and its step on z.N pictures
+-- of z.S x z.S.
+local function resnet50_step(z)
   gb.manual_seed(2)
   local precision = amp.precision("bf16-mixed")
   local function conv(inputs, outputs, kernel, stride)
     return nn.Sequential(nn.Conv2d(inputs, outputs, kernel, { stride = stride, padding = kernel // 2, bias = false }),
       nn.BatchNorm2d(outputs))
   end
+  local Block = nn.Module:extend("Block")
+  function Block:init(inputs, width, stride)
+    self.narrow, self.middle = conv(inputs, width, 1, 1), conv(width, width, 3, stride)
+    self.wide = conv(width, 4 * width, 1, 1)
+    if stride ~= 1 or inputs ~= 4 * width then self.project = conv(inputs, 4 * width, 1, stride) end
+  end
+  function Block:forward(x)
+    local y = self.wide(F.relu(self.middle(F.relu(self.narrow(x)))))
+    return F.relu(y + (self.project and self.project(x) or x))
+  end
   local Net = nn.Module:extend("Net")
   function Net:init()
-    self.stem = conv(8, 16, 3, 1)
-    self.first = nn.Sequential(conv(16, 16, 3, 1), nn.ReLU(), conv(16, 16, 3, 1))
-    self.second = nn.Sequential(conv(16, 32, 3, 2), nn.ReLU(), conv(32, 32, 3, 1))
-    self.project = conv(16, 32, 1, 2)
-    self.head = nn.Linear(32, 16)
+    self.stem, self.pool = conv(3, z.W, 7, 2), nn.MaxPool2d(3, { stride = 2, padding = 1 })
+    self.blocks = {}
+    local inputs = z.W
+    for stage, count in ipairs { 3, 4, 6, 3 } do
+      local width = z.W << stage - 1
+      for i = 1, count do
+        self.blocks[#self.blocks + 1] = Block(inputs, width, i == 1 and stage > 1 and 2 or 1)
+        inputs = 4 * width
+      end
+    end
+    self.head = nn.Linear(inputs, 1000)
   end
   function Net:forward(x)
-    x = F.relu(self.stem(x))
-    x = F.relu(self.first(x) + x)
-    x = F.relu(self.second(x) + self.project(x))
+    x = self.pool(F.relu(self.stem(x)))
+    for _, block in ipairs(self.blocks) do x = block(x) end
     return self.head(x:mean({ 3, 4 }))
   end
   local model = Net():to("cuda", precision)
-  local opt = optim.SGD(model:parameters(), { lr = 0.1, momentum = 0.9, weight_decay = 5e-4 })
-  local x, target = gb.randn(4, 8, 16, 16), gb.arange(4, { dtype = "int64" })
+  local opt = optim.SGD(model:parameters(), { lr = 0.1, momentum = 0.9, weight_decay = 5e-5 })
+  local x, target = gb.randn(z.N, 3, z.S, z.S), gb.arange(z.N, { dtype = "int64" })
   return function()
     opt:zero_grad()
     amp.autocast(precision, function() return F.cross_entropy(model(x), target) end):backward()
@@ -127,24 +142,52 @@ local function workers(z)
   return math.min(z.B * z.T, 65536 // threads)
 end
 
--- The terms of formulas. P: parameters. W: see above. U: ids that occur, at most.
-local terms = {
-  ["1"] = function() return 1 end, L = function(z) return z.L end, C = function(z) return z.C end,
-  LC = function(z) return z.L * z.C end, LCC = function(z) return z.L * z.C * z.C end,
-  VC = function(z) return z.V * z.C end, TC = function(z) return z.T * z.C end,
-  BT = function(z) return z.B * z.T end, LBT = function(z) return z.L * z.B * z.T end,
-  BTC = function(z) return z.B * z.T * z.C end, LBTC = function(z) return z.L * z.B * z.T * z.C end,
-  BTV = function(z) return z.B * z.T * z.V end, WC = function(z) return workers(z) * z.C end,
-  LWC = function(z) return z.L * workers(z) * z.C end, UC = function(z) return math.min(z.B * z.T, z.V) * z.C end,
-  P = function(z) return z.V * z.C + z.T * z.C + z.L * (12 * z.C * z.C + 13 * z.C) + 2 * z.C end,
+-- The terms of formulas by name, and their names in the order in which they are tried.
+local function terms_of(list)
+  local terms, names = {}, {}
+  for i, term in ipairs(list) do terms[term[1]], names[i] = term[2], term[1] end
+  return { of = terms, names = names }
+end
+
+-- P: parameters. W: see above. U: ids that occur, at most.
+local of_gpt2 = terms_of {
+  { "1", function() return 1 end }, { "L", function(z) return z.L end }, { "C", function(z) return z.C end },
+  { "BT", function(z) return z.B * z.T end }, { "LBT", function(z) return z.L * z.B * z.T end },
+  { "LC", function(z) return z.L * z.C end }, { "WC", function(z) return workers(z) * z.C end },
+  { "LWC", function(z) return z.L * workers(z) * z.C end }, { "TC", function(z) return z.T * z.C end },
+  { "UC", function(z) return math.min(z.B * z.T, z.V) * z.C end }, { "VC", function(z) return z.V * z.C end },
+  { "BTC", function(z) return z.B * z.T * z.C end }, { "LBTC", function(z) return z.L * z.B * z.T * z.C end },
+  { "LCC", function(z) return z.L * z.C * z.C end }, { "BTV", function(z) return z.B * z.T * z.V end },
+  { "P", function(z) return z.V * z.C + z.T * z.C + z.L * (12 * z.C * z.C + 13 * z.C) + 2 * z.C end },
 }
-local term_names = { "1", "L", "C", "BT", "LBT", "LC", "WC", "LWC", "TC", "UC", "VC", "BTC", "LBTC", "LCC", "BTV", "P" }
+
+-- Parameters of ResNet-50.
+local function resnet50_parameters(z)
+  local sum, inputs = 3 * 7 * 7 * z.W + 2 * z.W, z.W
+  for stage, count in ipairs { 3, 4, 6, 3 } do
+    local width = z.W << stage - 1
+    for i = 1, count do
+      sum = sum + inputs * width + 9 * width * width + 4 * width * width + 2 * 6 * width
+      if i == 1 then sum = sum + 4 * inputs * width + 2 * 4 * width end
+      inputs = 4 * width
+    end
+  end
+  return sum + 1000 * inputs + 1000
+end
+
+-- Launches do not depend on the sizes. P: parameters.
+local of_resnet50 = terms_of {
+  { "1", function() return 1 end }, { "W", function(z) return z.W end }, { "N", function(z) return z.N end },
+  { "NW", function(z) return z.N * z.W end }, { "NSS", function(z) return z.N * z.S * z.S end },
+  { "WW", function(z) return z.W * z.W end }, { "NSSW", function(z) return z.N * z.S * z.S * z.W end },
+  { "P", resnet50_parameters },
+}
 
 -- "2 LBTC + 0.5 C" at a size; "at most 2" where it hangs on more than these sizes.
-local function evaluate(formula, z)
+local function evaluate(terms, formula, z)
   local sum = 0
   for number, name in formula:gmatch("(%d[%d.]*) ?(%u*)") do
-    sum = sum + tonumber(number) * (name == "" and 1 or terms[name](z))
+    sum = sum + tonumber(number) * (name == "" and 1 or terms.of[name](z))
   end
   return sum
 end
@@ -176,16 +219,16 @@ local function solve(a, b)
 end
 
 -- The coefficients of these terms that come nearest, relative to each value; nil where one is not positive.
-local function fit(chosen, sizes, values)
+local function fit(terms, chosen, sizes, values)
   local a, b = {}, {}
   for i = 1, #chosen do
     a[i], b[i] = {}, 0
     for j = 1, #chosen do a[i][j] = 0 end
     for s, z in ipairs(sizes) do
       local weight = 1 / math.max(values[s], 1)
-      local own = terms[chosen[i]](z) * weight
+      local own = terms.of[chosen[i]](z) * weight
       b[i] = b[i] + own * values[s] * weight
-      for j = 1, #chosen do a[i][j] = a[i][j] + own * terms[chosen[j]](z) * weight end
+      for j = 1, #chosen do a[i][j] = a[i][j] + own * terms.of[chosen[j]](z) * weight end
     end
   end
   local x = solve(a, b)
@@ -195,10 +238,10 @@ end
 
 -- The formula of the fewest terms, at most four, that gives every value; of equally many the one that comes nearest.
 -- Of a kernel without workers those terms could be mistaken for others.
-local function find_formula(sizes, values, allowed, has_workers)
+local function find_formula(terms, sizes, values, allowed, has_workers)
   local best, nearest
   local function try(chosen)
-    local x = fit(chosen, sizes, values)
+    local x = fit(terms, chosen, sizes, values)
     if not x then return end
     local parts = {}
     for i, name in ipairs(chosen) do
@@ -208,15 +251,15 @@ local function find_formula(sizes, values, allowed, has_workers)
     end
     local formula, worst = table.concat(parts, " + "), 0
     for s, z in ipairs(sizes) do
-      worst = math.max(worst, math.abs(evaluate(formula, z) - values[s]) / allowed[s])
+      worst = math.max(worst, math.abs(evaluate(terms, formula, z) - values[s]) / allowed[s])
     end
     if worst <= 1 and (not nearest or worst < nearest) then best, nearest = formula, worst end
   end
   local function extend(chosen, from, most)
     if #chosen == most then return try(chosen) end
-    for i = from, #term_names do
-      if has_workers or not term_names[i]:find("W") then
-        chosen[#chosen + 1] = term_names[i]
+    for i = from, #terms.names do
+      if has_workers or not terms.names[i]:find("^L?WC$") then
+        chosen[#chosen + 1] = terms.names[i]
         extend(chosen, i + 1, most)
         chosen[#chosen] = nil
       end
@@ -233,7 +276,26 @@ end
 
 -- {==== the table ====
 
-local large = { L = 12, B = 16, T = 1024, C = 768, V = 50304 } -- GPT-2 124M, a batch of 16
+-- What is measured: a model's step, its terms, the sizes that the table is of and those that tests measure, and the
+-- sizes that formulas are found from.
+local models = {
+  { title = "GPT-2", step = gpt2_step, terms = of_gpt2,
+    large = { L = 12, B = 16, T = 1024, C = 768, V = 50304 }, -- GPT-2 124M, a batch of 16
+    tested = { { L = 1, B = 2, T = 64, C = 64, V = 128 }, { L = 2, B = 3, T = 32, C = 128, V = 192 } },
+    sizes = {
+      { L = 1, B = 2, T = 64, C = 64, V = 256 }, { L = 2, B = 2, T = 64, C = 64, V = 128 },
+      { L = 3, B = 2, T = 96, C = 64, V = 320 }, { L = 1, B = 3, T = 64, C = 128, V = 192 },
+      { L = 2, B = 2, T = 32, C = 192, V = 128 }, { L = 2, B = 3, T = 32, C = 128, V = 512 },
+      { L = 1, B = 96, T = 32, C = 64, V = 64 }, { L = 3, B = 2, T = 32, C = 128, V = 384 },
+    } },
+  { title = "ResNet-50", step = resnet50_step, terms = of_resnet50,
+    large = { N = 256, S = 224, W = 64 },
+    tested = { { N = 2, S = 64, W = 16 }, { N = 3, S = 96, W = 16 } },
+    sizes = {
+      { N = 2, S = 64, W = 16 }, { N = 4, S = 64, W = 16 }, { N = 2, S = 128, W = 16 }, { N = 2, S = 64, W = 32 },
+      { N = 3, S = 96, W = 16 }, { N = 3, S = 64, W = 24 }, { N = 2, S = 96, W = 24 }, { N = 16, S = 64, W = 16 },
+    } },
+}
 
 -- What a step could do without, and how.
 local avoidable = {
@@ -250,18 +312,19 @@ local function how_to_avoid(name)
   return nil
 end
 
--- Rows of the table by name: { launches, bytes }, formulas both, and the launches of the residual network.
+-- Rows of the table by title and name: { launches, bytes }, formulas both.
 local function read_table()
-  local rows, net = {}, {}
+  local tables, rows = {}, nil
   for line in io.lines(TABLE) do
-    local name, launches, bytes = line:match("^| ([^|]-) | ([^|]-) | ([^|]-) |")
-    local of_net, count = line:match("^| ([^|]-) | (%d+) |\n?$")
-    if of_net then net[of_net] = tonumber(count)
-    elseif name and launches:match("%d") and bytes:match("%d") then
-      rows[name] = { launches = launches, bytes = bytes }
+    local title = line:match("^## (.*)$")
+    if title then
+      rows = {}
+      tables[title] = rows
     end
+    local name, launches, bytes = line:match("^| ([^|]-) | ([^|]-) | ([^|]-) |")
+    if name and launches:match("%d") and bytes:match("%d") then rows[name] = { launches = launches, bytes = bytes } end
   end
-  return rows, net
+  return tables
 end
 
 local function gigabytes(bytes) return ("%.3f"):format(bytes / 1e9) end
@@ -273,77 +336,76 @@ Measured on the emulated device by traffic.lua, which says how, and written by i
 charged with each sector of 32 bytes that it reads, once, and with each that it writes, once; products, attention
 forward and convolutions, which libraries do, with their operands. Tiles that a kernel reads again, mostly from the L2
 cache, and sorts of ids are not in it.
-
-## GPT-2
-
+]]
+local texts = {
+  ["GPT-2"] = [[
 As recipes/gpt2.lua trains it, bf16-mixed, AdamW, clipped. L layers, B sequences of T tokens, C features, V ids, P
 parameters; W rows of threads sum up a norm's gradients (at most 1,024 at 768 features); U ids that occur. The last
 three columns are of 124M: L = 12, B = 16, T = 1,024, C = 768, V = 50,304, with linear_cross_entropy in one chunk of
 rows, as memory allows; each one more adds four launches, and reads and writes its gradient of the weight once more.
 A step whose norm is above the limit moves 8 bytes a parameter more, in clip_kernel.
+]],
+  ["ResNet-50"] = [[
+torchvision's model, channels last, bf16-mixed, SGD with momentum. N pictures of S x S, W channels behind the first
+convolution, 1,000 classes. The last three columns are of N = 256, S = 224, W = 64. Launches of convolutions beside the
+library's are copies between layouts.
+]],
+}
 
-]]
-local net_head = [[
-
-## A residual network
-
-Two blocks, channels last, bf16-mixed, SGD. Launches of convolutions beside the library's are copies between layouts.
-
-| op, kernel | launches |
-|---|---:|
-]]
-
-local function write_table(rows, names, net, net_names)
-  local out <close> = assert(io.open(TABLE, "w"))
+local function write_section(out, model, rows, names)
   local launches, moved, least = 0, 0, 0
-  local lines, notes, nets = {}, {}, {}
+  local lines, notes = {}, {}
   for _, name in ipairs(names) do
-    local count, bytes = evaluate(rows[name].launches, large), evaluate(rows[name].bytes, large)
+    local count = evaluate(model.terms, rows[name].launches, model.large)
+    local bytes = evaluate(model.terms, rows[name].bytes, model.large)
     local why = how_to_avoid(name)
     launches, moved, least = launches + count, moved + bytes, least + (why and 0 or bytes)
-    lines[#lines + 1] = ("| %s | %s | %s | %d | %s | %s |\n"):format(name, rows[name].launches, rows[name].bytes, count,
-      gigabytes(bytes), gigabytes(why and 0 or bytes))
+    lines[#lines + 1] = ("| %s | %s | %s | %.0f | %s | %s |\n"):format(name, rows[name].launches, rows[name].bytes,
+      count, gigabytes(bytes), gigabytes(why and 0 or bytes))
     if why then notes[#notes + 1] = ("- %s: %s.\n"):format(name, why) end
   end
-  for _, name in ipairs(net_names) do nets[#nets + 1] = ("| %s | %d |\n"):format(name, net[name].launches) end
-  out:write(page_head, ("**%d launches, %s GB; without what could be avoided %s GB: %.2f times that.**\n\n"):format(
-    launches, gigabytes(moved), gigabytes(least), moved / least),
+  out:write("\n## ", model.title, "\n\n", texts[model.title],
+    ("\n**%.0f launches, %s GB; without what could be avoided %s GB: %.2f times that.**\n\n"):format(launches,
+      gigabytes(moved), gigabytes(least), moved / least),
     "| op, kernel | launches | bytes | launches | GB | least GB |\n|---|---|---|---:|---:|---:|\n", table.concat(lines),
-    "\nWhat has a least of 0:\n\n", table.concat(notes), net_head, table.concat(nets))
+    "\nWhat has a least of 0:\n\n", table.concat(notes))
+end
+
+-- Measure a model at its sizes and find the formulas: rows by name, and the names.
+local function find_rows(model)
+  local measured, names, rows = {}, nil, {}
+  for s, z in ipairs(model.sizes) do
+    print(("measuring %s, size %d"):format(model.title, s))
+    measured[s], names = sums_of(launches_of(model.step(z)))
+  end
+  for _, name in ipairs(names) do
+    local bytes, counts, slacks, halves = {}, {}, {}, {}
+    for s in ipairs(model.sizes) do
+      local sum = measured[s][name] or error(name .. " is not launched at size " .. s, 0)
+      bytes[s], counts[s], slacks[s], halves[s] = sum.bytes, sum.launches, slack(sum) / 5, 0.1
+    end
+    rows[name] = { launches = find_formula(model.terms, model.sizes, counts, halves)
+        or "at most " .. math.max(table.unpack(counts)),
+      bytes = find_formula(model.terms, model.sizes, bytes, slacks, name:find("norm_backward"))
+        or "at most " .. math.max(table.unpack(bytes)) }
+  end
+  return rows, names
 end
 
 -- ====}
 
 if not FILE then error("traffic: GIBBOUS_CUDA_TRAFFIC_FILE names no file", 0) end
 
-local net, net_names = sums_of(launches_of(resnet_step()))
-
 if arg[1] == "--write" then
-  local sizes = {
-    { L = 1, B = 2, T = 64, C = 64, V = 256 }, { L = 2, B = 2, T = 64, C = 64, V = 128 },
-    { L = 3, B = 2, T = 96, C = 64, V = 320 }, { L = 1, B = 3, T = 64, C = 128, V = 192 },
-    { L = 2, B = 2, T = 32, C = 192, V = 128 }, { L = 2, B = 3, T = 32, C = 128, V = 512 },
-    { L = 1, B = 96, T = 32, C = 64, V = 64 }, { L = 3, B = 2, T = 32, C = 128, V = 384 },
-  }
-  local measured, names, rows = {}, nil, {}
-  for s, z in ipairs(sizes) do
-    print("measuring size " .. s)
-    measured[s], names = sums_of(launches_of(gpt2_step(z)))
-  end
-  for _, name in ipairs(names) do
-    local bytes, counts, slacks, halves = {}, {}, {}, {}
-    for s in ipairs(sizes) do
-      local sum = measured[s][name] or error(name .. " is not launched at size " .. s, 0)
-      bytes[s], counts[s], slacks[s], halves[s] = sum.bytes, sum.launches, slack(sum) / 5, 0.1
-    end
-    rows[name] = { launches = find_formula(sizes, counts, halves) or "at most " .. math.max(table.unpack(counts)),
-      bytes = find_formula(sizes, bytes, slacks, name:find("norm_backward"))
-        or "at most " .. math.max(table.unpack(bytes)) }
-  end
-  return write_table(rows, names, net, net_names)
+  local sections = {}
+  for i, model in ipairs(models) do sections[i] = { find_rows(model) } end
+  local out <close> = assert(io.open(TABLE, "w"))
+  out:write(page_head)
+  for i, model in ipairs(models) do write_section(out, model, table.unpack(sections[i])) end
+  return
 end
 
-local rows, net_rows = read_table()
+local tables = read_table()
 
 -- What was counted may be at most what the table says. Where it is less the table is to be renewed, which is no fault.
 local function expect_at_most(what, counted, said, allowed)
@@ -352,25 +414,20 @@ local function expect_at_most(what, counted, said, allowed)
   expect(counted <= said + allowed and what or over):to_be(what)
 end
 
-describe("a step of GPT-2", function()
-  for _, z in ipairs { { L = 1, B = 2, T = 64, C = 64, V = 128 }, { L = 2, B = 3, T = 32, C = 128, V = 192 } } do
-    local sums, names = sums_of(launches_of(gpt2_step(z)))
-    it(("launches and moves no more than the table says, with %d layers"):format(z.L), function()
-      for _, name in ipairs(names) do
-        local sum, row = sums[name], rows[name] or { launches = "0", bytes = "0" }
-        expect_at_most("launches of " .. name, sum.launches, evaluate(row.launches, z), 0)
-        expect_at_most("bytes of " .. name, sum.bytes, evaluate(row.bytes, z), slack(sum))
-      end
-    end)
-  end
-end)
-
-describe("a step of a residual network", function()
-  it("launches no more than the table says", function()
-    for _, name in ipairs(net_names) do
-      expect_at_most("launches of " .. name, net[name].launches, net_rows[name] or 0, 0)
+for _, model in ipairs(models) do
+  local rows = tables[model.title] or error("the table has no " .. model.title, 0)
+  describe("a step of " .. model.title, function()
+    for i, z in ipairs(model.tested) do
+      local sums, names = sums_of(launches_of(model.step(z)))
+      it(("launches and moves no more than the table says, at size %d"):format(i), function()
+        for _, name in ipairs(names) do
+          local sum, row = sums[name], rows[name] or { launches = "0", bytes = "0" }
+          expect_at_most("launches of " .. name, sum.launches, evaluate(model.terms, row.launches, z), 0)
+          expect_at_most("bytes of " .. name, sum.bytes, evaluate(model.terms, row.bytes, z), slack(sum))
+        end
+      end)
     end
   end)
-end)
+end
 
 gb.test.finish()
