@@ -402,17 +402,15 @@ static gb_status pinv_gradient(gb_grad_call *grad) {
   return gb_chain_end(&c, dx, &GB_GRAD_IN(grad, linalg_pinv)->x);
 }
 
-/* v (diag(dw) + (v^T dv) / E) v^T with E = w_j - w_i. */
+/* v (diag(dw) + sk(v^T dv) / E) v^T with E = w_j - w_i: of the skew part alone, so that the gradient is symmetric
+ * whatever function of the vectors it comes from, and the same whichever triangle is read. */
 static gb_status eigh_gradient(gb_grad_call *grad) {
   gb_tensor *w = GB_KEPT(grad, linalg_eigh)->values, *v = GB_KEPT(grad, linalg_eigh)->vectors;
   gb_tensor *dw = GB_GRAD_OUT(grad, linalg_eigh)->values, *dv = GB_GRAD_OUT(grad, linalg_eigh)->vectors;
   gb_chain c;
   gb_chain_begin(&c, grad->context);
   gb_tensor *eye = unit(&c, w, w->shape[w->ndim - 1]), *inner = dw ? mul(&c, eye, as_row(&c, dw)) : NULL;
-  if (dv) {
-    gb_tensor *whole = product(&c, turn(&c, v), dv), *off = sub(&c, whole, mul(&c, whole, eye));
-    inner = add_given(&c, GB_CHAIN(&c, div, .x = off, .y = gaps(&c, w, eye)), inner);
-  }
+  if (dv) inner = add_given(&c, gb_chain_number(&c, GB_OP_mul, turned_by(&c, v, dv, gaps(&c, w, eye)), 0.5), inner);
   return gb_chain_end(&c, product(&c, product(&c, v, inner), turn(&c, v)), &GB_GRAD_IN(grad, linalg_eigh)->x);
 }
 

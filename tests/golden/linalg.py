@@ -95,6 +95,16 @@ def of_symmetric(a, uplo):
 
 case("eigh", "of_symmetric(a, 'L')", [rand(2, 4, 4)], lambda a: of_symmetric(a, "L"))
 case("eigh, upper", "of_symmetric(a, 'U')", [rand(3, 3)], lambda a: of_symmetric(a, "U"))
+
+
+def squares(a, uplo):
+    """Squares of vectors do not depend on signs; of an a that is not symmetric."""
+    w, v = L.eigh(a, uplo)
+    return [w, v.square()]
+
+
+case("eigh, vectors", "squares(a, 'L')", [rand(2, 4, 4)], lambda a: squares(a, "L"))
+case("eigh, vectors, upper", "squares(a, 'U')", [rand(2, 4, 4)], lambda a: squares(a, "U"))
 case("eigvalsh", "L.eigvalsh(a)", [rand(2, 3, 3)], L.eigvalsh)
 case("eigvalsh, upper", "L.eigvalsh(a, 'U')", [rand(3, 3)], lambda a: L.eigvalsh(a, UPLO="U"))
 case("pinv", "L.pinv(a)", [rand(2, 4, 3)], L.pinv)
