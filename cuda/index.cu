@@ -50,10 +50,14 @@ static GB_DEVICE int64_t end_of_key(const uint64_t *keys, int64_t at, int64_t n)
 
 enum { AHEAD = 8 }; /* parts that a sum has under way */
 
+/* So many rows of a table are added as T before their sum goes to a double, as in cpu/index.c. */
+enum { ROW_BLOCK = 16 };
+
 /* Keys and positions are sorted. The thread of a key's first place and a column adds up all of that key's parts, in
- * order. */
+ * order; blocks: so many of them at a time, of sums that begin at 0. */
 template <typename T> __global__ void sum_sorted(gb_rows to, gb_rows from, const uint64_t *keys,
-                                                 const int64_t *positions, int64_t n, bool narrow, bool apart) {
+                                                 const int64_t *positions, int64_t n, bool narrow, bool apart,
+                                                 bool blocks) {
   int64_t width = to.length;
   for (int64_t i = gb_thread<int64_t>(); i < n * width; i += gb_grid_size<int64_t>()) {
     int64_t column, first = gb_divide(i, width, narrow, &column);
@@ -61,12 +65,16 @@ template <typename T> __global__ void sum_sorted(gb_rows to, gb_rows from, const
     if (key == GB_NO_ROW || (first > 0 && keys[first - 1] == key)) continue;
     int64_t start = gb_at(to.outer, (int64_t)key), at = first, end = end_of_key(keys, first, n);
     T before = gb_row_load<T>(to, start, column), sum = apart ? (T)0 : before, part[AHEAD];
+    double whole = 0;
     for (; at + AHEAD <= end; at += AHEAD) {
+      if (blocks && (at - first) % ROW_BLOCK == 0) whole += (double)sum, sum = 0;
       GB_UNROLL for (int k = 0; k < AHEAD; k++) part[k] = gb_row_load<T>(from, gb_at(from.outer, positions[at + k]),
                                                                          column);
       GB_UNROLL for (int k = 0; k < AHEAD; k++) sum = plus(sum, part[k]);
     }
+    if (blocks && (at - first) % ROW_BLOCK == 0) whole += (double)sum, sum = 0;
     for (; at < end; at++) sum = plus(sum, gb_row_load<T>(from, gb_at(from.outer, positions[at]), column));
+    if (blocks) sum = (T)(whole + (double)sum);
     gb_row_store<T>(to, start, column, apart ? plus(before, sum) : sum);
   }
 }
@@ -87,12 +95,12 @@ gb_status gb_ordered_sum_run(gb_cuda_call *call, const gb_ordered_sum *sum) {
   bool narrow = all <= INT32_MAX;
   if (sum->to.dtype == GB_FLOAT64)
     GB_LAUNCH(call->stream, sum_sorted<double>, grid, GB_THREADS, 0, sum->to, sum->from, keys, positions + n, n,
-              narrow, sum->apart);
+              narrow, sum->apart, false);
   else if (gb_is_float((gb_dtype)sum->to.dtype))
     GB_LAUNCH(call->stream, sum_sorted<float>, grid, GB_THREADS, 0, sum->to, sum->from, keys, positions + n, n, narrow,
-              sum->apart);
+              sum->apart, sum->blocks);
   else GB_LAUNCH(call->stream, sum_sorted<int64_t>, grid, GB_THREADS, 0, sum->to, sum->from, keys, positions + n, n,
-                 narrow, sum->apart);
+                 narrow, sum->apart, false);
   return GB_OK;
 }
 
@@ -173,6 +181,7 @@ static gb_status embedding_backward(gb_cuda_call *call) {
   gb_ordered_sum sum = {};
   if (out->numel == 0) return GB_OK;
   sum.apart = GB_ATTRS(call, embedding_backward)->add.integer;
+  sum.blocks = true;
   if (!sum.apart) gb_rt_set(call->stream, out->data, 0, (size_t)out->numel * gb_bytes_of(out->dtype));
   sum.to = gb_rows_of(out, 2u);
   sum.from = gb_rows_of(in->grad, 1u << (in->grad->ndim - 1));
@@ -186,9 +195,6 @@ static gb_status embedding_backward(gb_cuda_call *call) {
 
 /* {==== embedding_sum ==== */
 
-/* So many rows of a bag are added as T before their sum goes to a double, as in cpu/index.c. */
-enum { BAG_BLOCK = 16 };
-
 /* y[b] = the sum of weight[index[b][k]] over k, in that order: a thread per element. */
 template <typename T> __global__ void sum_bags(gb_rows weight, gb_rows index, int64_t ids, gb_rows y, bool narrow,
                                                gb_cuda_fault *fault, int op) {
@@ -197,7 +203,7 @@ template <typename T> __global__ void sum_bags(gb_rows weight, gb_rows index, in
     T sum = 0;
     double whole = 0;
     for (int64_t k = 0; k < ids; k++) {
-      if (sizeof sum < sizeof whole && k % BAG_BLOCK == 0) whole += (double)sum, sum = 0;
+      if (sizeof sum < sizeof whole && k % ROW_BLOCK == 0) whole += (double)sum, sum = 0;
       int64_t row = gb_checked_index(fault, op, index_at(index, bag * ids + k), weight.count);
       if (weight.count) sum += gb_row_load<T>(weight, gb_at(weight.outer, row), column);
     }

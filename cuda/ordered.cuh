@@ -16,6 +16,7 @@ typedef struct gb_ordered_sum {
   uint64_t *keys;        /* n rows of `to`, or GB_NO_ROW, in device memory */
   int64_t n, limit;      /* rows of `from`; keys are below `limit`, or GB_NO_ROW */
   bool apart;            /* each sum is formed by itself, and then added to what it would begin with */
+  bool blocks;           /* of sums that begin at 0: their parts in blocks, and those in double */
 } gb_ordered_sum;
 
 gb_status gb_ordered_sum_run(gb_cuda_call *call, const gb_ordered_sum *sum);

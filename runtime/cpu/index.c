@@ -73,13 +73,19 @@ static void ask_for(const char *from, int64_t n) {
   for (int64_t at = 0; at < n; at += LINE) __builtin_prefetch(from + at);
 }
 
-/* So many rows of a bag are added in float32 before their sum goes to a double, here and in cuda/index.cu. */
-enum { BAG_BLOCK = 16 };
+/* So many rows of a bag, or parts of a row's gradient, are added in float32 before their sum goes to a double, here and
+ * in cuda/index.cu. */
+enum { ROW_BLOCK = 16 };
 
 /* Add the float32 sums of a block to doubles, and zero them for the next block. */
 static void drain_block(double *whole, float *sum, int64_t n) {
   for (int64_t k = 0; k < n; k++) whole[k] += (double)sum[k];
   memset(sum, 0, (size_t)n * sizeof *sum);
+}
+
+/* The last block's sums, and what went before them. */
+static void close_block(tile_sums *sum, const double *whole, int64_t n) {
+  for (int64_t k = 0; k < n; k++) sum->f32[k] = (float)(whole[k] + (double)sum->f32[k]);
 }
 
 /* Columns first .. first + n - 1 of one bag's sum, n at most a tile. The rows lie anywhere, so those to come are asked
@@ -90,13 +96,13 @@ static void sum_bag(const gb_op_call *call, int64_t bag, int64_t first, int64_t 
   enum { AHEAD = 4 };
   int64_t bytes = (int64_t)bytes_of(weight), stride = weight->stride[1], ids = index->shape[1], asked = 0;
   bool wide = weight->dtype == GB_FLOAT64, plain = weight->dtype == GB_FLOAT32 && stride == 1;
-  bool blocks = !wide && ids > BAG_BLOCK;
+  bool blocks = !wide && ids > ROW_BLOCK;
   double whole[GB_TILE];
   tile_sums sum, part;
   memset(&sum, 0, (size_t)n * (wide ? sizeof *sum.f64 : sizeof *sum.f32));
   if (blocks) memset(whole, 0, (size_t)n * sizeof *whole);
   for (int64_t i = 0; i < ids; i++) {
-    if (blocks && i > 0 && i % BAG_BLOCK == 0) drain_block(whole, sum.f32, n);
+    if (blocks && i > 0 && i % ROW_BLOCK == 0) drain_block(whole, sum.f32, n);
     for (; asked < ids && asked <= i + AHEAD && stride == 1; asked++)
       ask_for(row_of_bag(index, weight, bag, asked) + first * bytes, n * bytes);
     const char *from = row_of_bag(index, weight, bag, i) + first * stride * bytes;
@@ -106,7 +112,7 @@ static void sum_bag(const gb_op_call *call, int64_t bag, int64_t first, int64_t 
     if (wide) for (int64_t k = 0; k < n; k++) sum.f64[k] += part.f64[k];
     else for (int64_t k = 0; k < n; k++) sum.f32[k] += row[k];
   }
-  if (blocks) for (int64_t k = 0; k < n; k++) sum.f32[k] = (float)(whole[k] + (double)sum.f32[k]);
+  if (blocks) close_block(&sum, whole, n);
   char *to = gb_data(y) + (bag * y->stride[0] + first * y->stride[1]) * (int64_t)bytes_of(y);
   if (wide) gb_store_f64(to, (gb_dtype)y->dtype, y->stride[1], sum.f64, n);
   else gb_store_f32(to, (gb_dtype)y->dtype, y->stride[1], sum.f32, n);
@@ -182,7 +188,7 @@ static void add_tile(const gb_tensor *out, char *to, const tile_sums *sum, bool 
   }
 }
 
-/* One tile of columns of one row: its gradients summed in order, rounded once. */
+/* One tile of columns of one row: its gradients summed in order, many of them in blocks, and rounded once. */
 static void sum_row_tile(const row_lists *lists, int64_t row, int64_t column, int64_t n) {
   const gb_tensor *grad = GB_IN(lists->call, embedding_backward)->grad;
   const gb_tensor *out = GB_OUT(lists->call, embedding_backward)->dweight;
@@ -191,10 +197,14 @@ static void sum_row_tile(const row_lists *lists, int64_t row, int64_t column, in
   int64_t i = lists->first[row], end = padding->given && padding->integer == row ? i : lists->first[row + 1];
   char *to = gb_data(out) + (row * out->stride[0] + column * out->stride[1]) * (int64_t)bytes_of(out);
   bool wide = grad->dtype == GB_FLOAT64, add = GB_ATTRS(lists->call, embedding_backward)->add.integer;
+  bool blocks = !wide && end - i > ROW_BLOCK;
+  double whole[GB_TILE];
   tile_sums sum, part;
   if (add && i == end) return;
   memset(&sum, 0, (size_t)n * (wide ? sizeof *sum.f64 : sizeof *sum.f32));
-  for (; i < end && !gb_work(FAR + n); i++) {
+  if (blocks) memset(whole, 0, (size_t)n * sizeof *whole);
+  for (int64_t parts = 0; i < end && !gb_work(FAR + n); i++, parts++) {
+    if (blocks && parts > 0 && parts % ROW_BLOCK == 0) drain_block(whole, sum.f32, n);
     gb_run_at(&lists->runs, lists->place[i], at);
     const char *from = gb_data(grad) + (gb_offset_at(grad->ndim - 1, at, lists->grad_strides) + column * stride) *
         bytes;
@@ -206,6 +216,7 @@ static void sum_row_tile(const row_lists *lists, int64_t row, int64_t column, in
       for (int64_t k = 0; k < n; k++) sum.f32[k] += part.f32[k];
     }
   }
+  if (blocks) close_block(&sum, whole, n);
   if (add) add_tile(out, to, &sum, wide, n);
   else if (wide) gb_store_f64(to, (gb_dtype)out->dtype, out->stride[1], sum.f64, n);
   else gb_store_f32(to, (gb_dtype)out->dtype, out->stride[1], sum.f32, n);

@@ -958,12 +958,15 @@ static gb_status embedding_bag_check(gb_op_call *call) {
   return gb_call_fail(call, GB_ESHAPE, "per_sample_weights needs the shape of index");
 }
 
-/* The largest of the rows of each bag that count; 0 where none does. */
+/* The largest of the rows of each bag that count; 0 where none does. Of equal ones the first is taken, which then has
+ * the whole gradient, as in PyTorch. */
 static gb_tensor *bag_max(gb_chain *c, gb_tensor *rows, gb_tensor *live) {
   gb_attr dim = gb_attr_ints(1, &(int64_t){ 1 });
   gb_tensor *dead = live ? gb_chain_1(c, GB_OP_logical_not, live, NULL) : NULL;
   if (live) rows = GB_CHAIN(c, masked_fill, .x = rows, .mask = dead, .value = gb_attr_num(-HUGE_VAL));
-  gb_tensor *y = GB_CHAIN(c, amax, .x = rows, .dim = dim);
+  gb_tensor *at = GB_CHAIN(c, argmax, .x = rows, .dim = gb_attr_int(1), .keepdim = gb_attr_int(true));
+  gb_tensor *picked = GB_CHAIN(c, gather, .x = rows, .dim = gb_attr_int(1), .index = at);
+  gb_tensor *y = GB_CHAIN(c, squeeze, .x = picked, .dim = dim);
   gb_tensor *empty = live ? GB_CHAIN(c, all, .x = dead, .dim = dim) : NULL;
   return live ? GB_CHAIN(c, masked_fill, .x = y, .mask = empty, .value = gb_attr_num(0)) : y;
 }

@@ -261,6 +261,33 @@ describe("embedding_bag", function()
       end
     end
   end)
+  it("gives the first of equal maxima the whole gradient, as PyTorch does", function()
+    local w = gb.tensor({ { 1.0, 2 }, { 1, 2 }, { 0, 2 } }):requires_grad_()
+    F.embedding_bag(gb.tensor { { 2, 1, 0 }, { 0, 1, 1 } }, w, nil, nil, { mode = "max" }):sum():backward()
+    expect(w.grad):to_equal_bits(gb.tensor { { 1.0, 1 }, { 1, 0 }, { 0, 1 } })
+  end)
+  it("sums the parts of one row's gradient as exactly as few of them", function()
+    local n = 100000
+    for _, add in ipairs { false, true } do
+      local w = gb.zeros(3, 2):requires_grad_()
+      for _ = 1, add and 2 or 1 do (F.embedding(gb.ones(n, { dtype = "int64" }), w) * 0.1):sum():backward() end
+      local want = gb.tensor(0.1):item() * n * (add and 2 or 1)
+      expect((w.grad[2]:to("float64") / want - 1):abs():max():item() < 3e-7):to_be(true)
+      expect(w.grad[1]:sum():item() + w.grad[3]:sum():item()):to_be(0)
+    end
+    gb.manual_seed(7)
+    local at = gb.randint(0, 40, { 100003 })
+    for _, width in ipairs { 5, 700 } do
+      local index = width == 5 and at or at:narrow(1, 1, 2000)
+      for dtype, room in pairs { float64 = 1e-12, float32 = 3e-7, bfloat16 = 2 ^ -8 } do
+        local up = gb.rand(index:numel(), width):to(dtype)
+        local w, exact = gb.zeros(40, width):to(dtype):requires_grad_(), gb.zeros(40, width, { dtype = "float64" })
+        F.embedding(index, w):backward(up)
+        exact:index_add_(1, index, up:double())
+        expect(((w.grad:double() - exact):abs() / exact):max():item() < room):to_be(true)
+      end
+    end
+  end)
   it("leaves rows of padding_idx out, and without a gradient", function()
     local w = weight:clone():requires_grad_()
     local y = F.embedding_bag(ids, w, starts, nil, { mode = "mean", padding_idx = 4 })
