@@ -269,4 +269,32 @@ describe("positions among sorted values", function()
   end)
 end)
 
+-- Windows that overlap, and rows that are one row, have no result of their own for each element.
+describe("in place, memory that elements share", function()
+  local calls = { bernoulli_ = {}, copy_ = { gb.ones(1) }, exponential_ = {}, fill_ = { 1 }, zero_ = {}, ldexp_ = { 2 },
+    mvlgamma_ = { 1 }, normal_ = {}, random_ = {}, uniform_ = {}, add_ = { 1 }, exp_ = {}, clamp_ = { 0, 1 },
+    tril_ = {}, masked_fill_ = { gb.ones(1):bool(), 2 }, index_fill_ = { 1, gb.tensor { 0 }, 2 },
+    fill_diagonal_ = { 1 }, scatter_add_ = { 1, gb.tensor { { 0 } }, gb.ones(1, 1) }, cumsum_ = { 1 },
+    addmm_ = { gb.ones(3, 3), gb.ones(3, 3) } }
+  local base = gb.arange(9.0)
+  local views = { unfold = base:unfold(1, 3, 1):narrow(1, 1, 3), expand = base:narrow(1, 1, 3):expand(3, 3) }
+  for kind, view in pairs(views) do
+    for name, arguments in pairs(calls) do
+      it(name .. " refuses a tensor of " .. kind .. ", and says what to do", function()
+        expect(function() view[name](view, table.unpack(arguments)) end):to_fail("share memory")
+        expect(function() view[name](view, table.unpack(arguments)) end):to_fail("x:clone() first")
+        expect(base):to_equal_bits(gb.arange(9.0))
+      end)
+    end
+  end
+  it("is none where windows lie side by side, or a dimension has one position", function()
+    for _, view in ipairs { gb.arange(9.0):unfold(1, 3, 3), gb.arange(9.0):unfold(1, 8, 1):narrow(1, 2, 1),
+      gb.ones(2, 3, 4):transpose(1, 3), gb.ones(3, 4, 4):diagonal(0, 2, 3), gb.ones(4, 6)[{ { 1, 4, 2 }, { 2, 6, 3 } }],
+      gb.ones(0, 3):expand(0, 3), gb.ones(1, 1):expand(1, 1) } do
+      local want = view + 1
+      expect(view:add_(1)):to_equal_bits(want)
+    end
+  end)
+end)
+
 gb.test.finish()
