@@ -16,6 +16,9 @@ local function both(name, arguments, doc, call, fn)
   gb[name] = define(format("gb.%s(%s%s%s Example: %s", name, first, arguments, doc, call.func), "strict", fn)
 end
 
+-- What a result is computed of that goes over x: the graph may keep it, and must not see it change.
+local function source(x) return x.requires_grad and gb.is_grad_enabled() and x:clone() or x end
+
 -- Write y over x, in the name of a method.
 local function write(name, x, y)
   if x.requires_grad and x.is_leaf and gb.is_grad_enabled() then
@@ -24,6 +27,10 @@ local function write(name, x, y)
   if table.concat(x.shape, ", ") ~= table.concat(y.shape, ", ") then
     fail(format("%s: the result would be [%s], and the tensor is [%s]", name, table.concat(y.shape, ", "),
       table.concat(x.shape, ", ")))
+  end
+  if y:is_floating_point() and not x:is_floating_point() then
+    fail(format("%s: in place, a result of %s cannot be stored in a tensor of %s; call it on x:to('%s')", name, y.dtype,
+      x.dtype, y.dtype))
   end
   return x:copy_(y)
 end
@@ -119,7 +126,7 @@ end
 both("ldexp", "y: tensor|number)", " -> tensor: x * 2^y.", { method = "local y = gb.ones(2):ldexp(3)",
   func = "local y = gb.ldexp(gb.ones(2), gb.tensor({ 3, 4 }))" }, ldexp)
 method("tensor:ldexp_(y: tensor|number) -> tensor: x * 2^y, in place. Example: local y = gb.ones(2):ldexp_(3)",
-  function(x, y) return write("ldexp_", x, ldexp(x, y)) end)
+  function(x, y) return write("ldexp_", x, ldexp(source(x), y)) end)
 
 -- log(pi) p (p - 1) / 4, and the sum of lgamma(x - j / 2).
 local function mvlgamma(x, p)
@@ -133,7 +140,7 @@ both("mvlgamma", "p: int)", " -> tensor: The logarithm of the gamma function of 
     func = "local y = gb.mvlgamma(gb.rand(2) + 3, 2)" },
   mvlgamma)
 method("tensor:mvlgamma_(p: int) -> tensor: The same in place. Example: local y = (gb.rand(2) + 3):mvlgamma_(2)",
-  function(x, p) return write("mvlgamma_", x, mvlgamma(x, p)) end)
+  function(x, p) return write("mvlgamma_", x, mvlgamma(source(x), p)) end)
 
 gb.fill = define("gb.fill(x: tensor, value: number) -> tensor: A tensor like x full of a value. Example: local y = \z
   gb.fill(gb.ones(2), 3)", "strict", function(x, value) return gb.full_like(x, value) end)
@@ -196,7 +203,8 @@ method("tensor:geometric_(p: number) -> tensor: How many trials of probability p
   in place. Errors: a p that does not lie between 0 and 1. Example: local y = gb.zeros(4):geometric_(0.5)",
   function(x, p)
   if not (p > 0 and p < 1) then fail(format("geometric_: p is %g; it lies between 0 and 1", p)) end
-  return write("geometric_", x, ((1 - uniform_like(x)):log() / (p < 1e-8 and -p or math.log(1 - p))):floor() + 1)
+  local trials = ((1 - uniform_like(x)):log() / (p < 1e-8 and -p or math.log(1 - p))):floor() + 1
+  return write("geometric_", x, trials:to(x.dtype))
 end)
 
 method("tensor:log_normal_(mean: number = 1, std: number = 2) -> tensor: Exponentials of normal draws, in place. \z
