@@ -64,6 +64,15 @@ local function rank_of(s, rtol, atol)
   return s:gt(least):sum(-1)
 end
 
+-- Of the class float32, as the ops of the family: products between them would run in 16 bits under autocast.
+local function float32(fn)
+  return function(...)
+    if not gb.amp.is_enabled() then return fn(...) end
+    return native.in_float32(fn, ...)
+  end
+end
+native.of_class_float32 = float32
+
 -- ====}
 
 -- {==== Norms ====
@@ -232,7 +241,7 @@ linalg.lstsq = define("gb.linalg.lstsq(A: tensor, B: tensor; rcond?: number) -> 
   has not more rows than columns, or not their rank); the ranks; the singular values. Those up to rcond times the \z
   largest count as 0, as in pinv. Gradients go through X. Errors: as pinv. Example: local X, residuals, rank = \z
   gb.linalg.lstsq(gb.tensor({ { 1.0, 0.0 }, { 1.0, 1.0 }, { 1.0, 2.0 } }), gb.tensor({ { 1.0 }, { 3.0 }, { 5.0 } }))",
-  "strict", function(A, B, options)
+  "strict", float32(function(A, B, options)
     local rows, columns = sizes("lstsq", A)
     local vector = B.ndim == 1 or B.ndim == A.ndim - 1 and B.shape[B.ndim] == rows
     if vector then B = B:unsqueeze(-1) end
@@ -246,7 +255,7 @@ linalg.lstsq = define("gb.linalg.lstsq(A: tensor, B: tensor; rcond?: number) -> 
     local residuals = gb.empty(0, { dtype = X.dtype, device = X.device })
     if rows > columns and rank:eq(columns):all():item() then residuals = (A:matmul(X) - B):square():sum(-2) end
     return vector and X:squeeze(-1) or X, residuals, rank, s
-  end)
+  end))
 
 -- ====}
 

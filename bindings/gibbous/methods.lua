@@ -268,7 +268,7 @@ end
 
 -- By Taylor's series of A / 2^s, whose norm is 1 at most, squared s times, which each matrix has its own of. 18 terms
 -- leave 1 / 19! of it.
-local function matrix_exp(A)
+local matrix_exp = native.of_class_float32(function(A)
   square("matrix_exp", A)
   local n = A:size(-1)
   if A:numel() == 0 then return A:clone() end
@@ -280,7 +280,7 @@ local function matrix_exp(A)
   for k = 17, 1, -1 do y = eye + B:matmul(y) / k end
   for k = 1, scales:amax():item() do y = gb.where(scales:ge(k), y:matmul(y), y) end
   return y
-end
+end)
 both("matrix_exp", ")", " -> tensor: The exponential of each matrix. Errors: matrices that are not square.",
   { method = "local y = gb.zeros(2, 2):matrix_exp()", func = "local y = gb.matrix_exp(gb.zeros(2, 2))" }, matrix_exp)
 gb.linalg.matrix_exp = define("gb.linalg.matrix_exp(A: tensor) -> tensor: The exponential of each matrix. Errors: \z
@@ -343,7 +343,7 @@ end)
 gb.linalg.householder_product = define("gb.linalg.householder_product(A: tensor, tau: tensor) -> tensor: The first \z
   columns of the product of the reflections 1 - tau v v', whose vectors are the columns of A below its diagonal, with \z
   1 on it. Errors: more reflections than columns. Example: local q = \z
-  gb.linalg.householder_product(gb.ones(3, 2), gb.zeros(2))", "strict", function(A, tau)
+  gb.linalg.householder_product(gb.ones(3, 2), gb.zeros(2))", "strict", native.of_class_float32(function(A, tau)
   if A.ndim < 2 or tau.ndim ~= A.ndim - 1 or A:size(-1) > A:size(-2) or tau:size(-1) > A:size(-1) then
     fail(format("householder_product: A of %s and tau of %s; A is tall, with a tau for each of its columns at most",
       table.concat(A.shape, "x"), table.concat(tau.shape, "x")))
@@ -357,7 +357,7 @@ gb.linalg.householder_product = define("gb.linalg.householder_product(A: tensor,
     y = y - tau:narrow(-1, i, 1):unsqueeze(-1) * v:matmul(v:transpose(-2, -1):matmul(y))
   end
   return y
-end)
+end))
 
 -- ====}
 
@@ -399,12 +399,12 @@ both("histogram", "bins: tensor|int; range?: list, weight?: tensor, density: boo
   end)
 
 -- The pairs of rows, i before j.
-local function pdist(x, p)
+local pdist = native.of_class_float32(function(x, p)
   if x.ndim ~= 2 then fail(format("pdist: x has %d dimensions; it is a matrix", x.ndim)) end
   if not (p >= 0) then fail(format("pdist: p is %g; it is 0 or more", p)) end
   local at = gb.triu_indices(x:size(1), x:size(1), 1, { device = x.device })
   return (x:index_select(1, at[1]) - x:index_select(1, at[2])):norm(p, 2)
-end
+end)
 local pdist_doc = " -> tensor: The p-norm of each row less each one behind it, n (n - 1) / 2 of them in order. \z
   Errors: no matrix, a p below 0."
 gb.pdist = define("gb.pdist(x: tensor, p: number = 2)" .. pdist_doc .. " Example: local d = gb.pdist(gb.rand(4, 2))",

@@ -260,6 +260,23 @@ describe("16 bits", function()
       x:sum():backward()
     end)
   end)
+  it("become float32 in what has products between these ops, as in PyTorch", function()
+    local functions = { matrix_exp = L.matrix_exp, pdist = gb.pdist,
+      lstsq = function(a) return (L.lstsq(a, gb.ones({ 3 }, here))) end,
+      householder_product = function(a) return L.householder_product(a, gb.full({ 2 }, 0.5, here)) end }
+    for _, dtype in ipairs { "bfloat16", "float32" } do
+      local a = (gb.rand(3, 3, here) * 2):to(dtype)
+      for _, fn in pairs(functions) do
+        local x, y = a:clone():requires_grad_(), a:clone():requires_grad_()
+        local out = gb.amp.autocast("bfloat16", fn, x)
+        local plain = fn(y:float())
+        expect(out):to_equal_bits(plain)
+        out:sum():backward()
+        plain:sum():backward()
+        expect(x.grad):to_equal_bits(y.grad)
+      end
+    end
+  end)
 end)
 
 describe("errors", function()

@@ -85,21 +85,22 @@ end
 
 local function length(self) return #values_of(self) end
 
--- The values, with 16-bit tensors among them made float32.
-local function widen(...)
+-- fn(...) with autocast off and 16-bit tensors among the arguments made float32.
+local function in_float32(fn, ...)
   local values = pack(...)
   for i = 1, values.n do
     local x = values[i]
     if gb.is_tensor(x) and (x.dtype == "float16" or x.dtype == "bfloat16") then values[i] = x:to("float32") end
   end
-  return unpack(values, 1, values.n)
+  return gb.amp.disable(fn, unpack(values, 1, values.n))
 end
+native.in_float32 = in_float32
 
 -- fn(self, ...) in the precision that self is pinned to, if it is.
 local function pinned(self, fn, ...)
   local precision = self._precision
   if not precision then return fn(self, ...) end
-  if precision == "float32" then return gb.amp.disable(fn, self, widen(...)) end
+  if precision == "float32" then return in_float32(fn, self, ...) end
   return gb.amp.autocast(precision, fn, self, ...)
 end
 native.pinned = pinned
