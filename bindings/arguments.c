@@ -18,10 +18,17 @@ static const char *const dtype_names[] = {
   NULL
 };
 
+const char *gbl_check_name(lua_State *L, int arg, const char *who) {
+  const char *name = lua_tostring(L, arg);
+  if (strlen(name) != lua_rawlen(L, arg))
+    gbl_error(L, "%s: the string '%s' goes on behind a NUL; no name holds one", who, name);
+  return name;
+}
+
 gb_dtype gbl_check_dtype(lua_State *L, int arg, const char *who) {
   if (lua_type(L, arg) != LUA_TSTRING)
     gbl_error(L, "%s: expects the name of a dtype, such as 'float32', got %s", who, gbl_type_name(L, arg));
-  const char *name = lua_tostring(L, arg);
+  const char *name = gbl_check_name(L, arg, who);
   gb_dtype dtype = gb_dtype_from_name(name);
   if (dtype != GB_DTYPE_NONE) return dtype;
   const char *nearest = gbl_nearest(name, dtype_names);
@@ -42,7 +49,7 @@ void gbl_push_dtype_name(lua_State *L, gb_dtype dtype) { lua_pushstring(L, gb_dt
 gb_device gbl_check_device(lua_State *L, int arg) {
   gb_device device;
   if (lua_type(L, arg) != LUA_TSTRING) gbl_error(L, "expects a device, such as 'cpu', got %s", gbl_type_name(L, arg));
-  gbl_check_status(L, gb_device_parse(gbl_context(L), lua_tostring(L, arg), &device));
+  gbl_check_status(L, gb_device_parse(gbl_context(L), gbl_check_name(L, arg, "device"), &device));
   return device;
 }
 
@@ -168,7 +175,7 @@ void gbl_check_options(lua_State *L, int arg, const char *who, const char *const
   while (lua_next(L, arg)) {
     if (lua_type(L, -2) != LUA_TSTRING)
       gbl_error(L, "%s: options have names, such as {%s = ...}", who, *known ? *known : "name");
-    const char *key = lua_tostring(L, -2);
+    const char *key = gbl_check_name(L, -2, who);
     const char *nearest = is_known(key, known) ? key : gbl_nearest(key, known);
     if (nearest && nearest != key) gbl_error(L, "%s: unknown option '%s'; did you mean '%s'?", who, key, nearest);
     if (!nearest) {

@@ -149,6 +149,8 @@ gb_tensor **gbl_check_tensors(lua_State *L, int arg, const char *who, const char
 
 /* {==== Other arguments ==== */
 
+/* The string at arg as C text, which would end at a NUL and pass for another name: an error where it holds one. */
+const char *gbl_check_name(lua_State *L, int arg, const char *who);
 /* "float16"; an error names the nearest known one */
 gb_dtype gbl_check_dtype(lua_State *L, int arg, const char *who);
 void gbl_push_dtype_name(lua_State *L, gb_dtype dtype);

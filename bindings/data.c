@@ -228,7 +228,7 @@ static void read_options(lua_State *L, int table, int keep, bool nested, gb_opti
   out->count = (int)count;
   for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1), at++) {
     int value = lua_gettop(L), type = lua_type(L, value);
-    if (lua_type(L, value - 1) == LUA_TSTRING) at->name = lua_tostring(L, value - 1);
+    if (lua_type(L, value - 1) == LUA_TSTRING) at->name = gbl_check_name(L, value - 1, "data");
     else if (!gbl_test_integer(L, value - 1, &at->position))
       gbl_error(L, "the keys of an option are names or positions");
     if (type == LUA_TNUMBER) at->kind = GB_OPTION_NUMBER, at->number = lua_tonumber(L, value);

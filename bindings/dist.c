@@ -356,7 +356,7 @@ static int shards_agree(lua_State *L) {
   const char **names = lua_newuserdatauv(L, sizeof *names * ((size_t)count + 1), 0);
   for (int i = 0; i < count; i++) {
     lua_rawgeti(L, 3, i + 1);
-    names[i] = lua_tostring(L, -1); /* the table keeps it */
+    names[i] = gbl_check_name(L, -1, "DataParallel"); /* the table keeps it */
     lua_pop(L, 1);
   }
   return gbl_check_status(L, gb_shards_agree(s, tensors, names, count));

@@ -49,7 +49,8 @@ static int parameter(lua_State *L) {
 }
 
 static int is_dtype(lua_State *L) {
-  lua_pushboolean(L, gb_dtype_from_name(luaL_checkstring(L, 1)) != GB_DTYPE_NONE);
+  const char *name = luaL_checkstring(L, 1);
+  lua_pushboolean(L, strlen(name) == lua_rawlen(L, 1) && gb_dtype_from_name(name) != GB_DTYPE_NONE);
   return 1;
 }
 

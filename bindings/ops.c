@@ -220,7 +220,7 @@ static void read_options(arguments *a, int index) {
   for (lua_pushnil(L); lua_next(L, index);) { /* values stay on the stack: the table may be weak */
     if (lua_type(L, -2) != LUA_TSTRING)
       reject(a, "options have names, such as {%s = ...}", info->n_attrs ? info->attrs[0].name : "name");
-    const char *name = lua_tostring(L, -2), *known[GB_MAX_IN + GB_MAX_ATTRS + 1];
+    const char *name = gbl_check_name(L, -2, info->name), *known[GB_MAX_IN + GB_MAX_ATTRS + 1];
     int key = lua_gettop(L) - 1;
     if (read_option(a, name, key + 1)) { lua_pushvalue(L, key); continue; }
     int count = 0;

@@ -169,7 +169,7 @@ static int add_group(lua_State *L) {
   gb_optim_options_init(kind, &options, sizeof options);
   for (lua_pushnil(L); lua_next(L, 4); lua_pop(L, 1)) {
     if (lua_type(L, -2) != LUA_TSTRING) return gbl_error(L, "optimizer: the options of a group have names");
-    set_option(L, kind, &options, lua_tostring(L, -2), lua_gettop(L));
+    set_option(L, kind, &options, gbl_check_name(L, -2, "optimizer"), lua_gettop(L));
   }
   int count;
   gb_tensor **parameters = gbl_check_tensors(L, 2, "optimizer", "parameters", &count);
@@ -184,7 +184,7 @@ static int add_group(lua_State *L) {
     names[i] = NULL;
     if (!lua_istable(L, 3)) continue;
     lua_rawgeti(L, 3, i + 1);
-    if (lua_type(L, -1) == LUA_TSTRING) names[i] = lua_tostring(L, -1); /* the table of names keeps it */
+    if (lua_type(L, -1) == LUA_TSTRING) names[i] = gbl_check_name(L, -1, "optimizer"); /* the table of names keeps it */
     else if (!lua_isnil(L, -1))
       return gbl_error(L, "optimizer: names are strings, but [%d] is %s", i + 1, gbl_type_name(L, lua_gettop(L)));
     lua_pop(L, 1);
@@ -234,8 +234,9 @@ static int get(lua_State *L) {
   gb_optimizer_kind kind = gb_optimizer_get_kind(optimizer);
   const gb_optimizer_info *info = gb_optimizer_info_of(kind);
   if (lua_gettop(L) > 2) {
-    const gb_hyper *hyper = gb_optimizer_hyper(kind, luaL_checkstring(L, 3));
-    if (!hyper) return 0;
+    const char *name = luaL_checkstring(L, 3);
+    const gb_hyper *hyper = gb_optimizer_hyper(kind, name);
+    if (!hyper || strlen(name) != lua_rawlen(L, 3)) return 0;
     push_option(L, hyper, options);
     return 1;
   }
@@ -251,7 +252,8 @@ static int set(lua_State *L) {
   gb_optimizer *optimizer = gbl_check_object(L, 1, &gbl_optimizer_type);
   gb_optim_options *options = check_group(L, optimizer);
   luaL_checkany(L, 4);
-  set_option(L, gb_optimizer_get_kind(optimizer), options, luaL_checkstring(L, 3), 4);
+  luaL_checkstring(L, 3);
+  set_option(L, gb_optimizer_get_kind(optimizer), options, gbl_check_name(L, 3, "optimizer"), 4);
   return 0;
 }
 

@@ -147,7 +147,7 @@ static int wrong_kind(const gbl_call *call, const parameter *p, int index) {
   luaL_checkstack(L, 8, NULL);
   if (lua_type(L, index) == LUA_TNUMBER && !isnan(lua_tonumber(L, index)))
     snprintf(got, sizeof got, "%.14g", lua_tonumber(L, index));
-  else if (lua_type(L, index) == LUA_TSTRING) snprintf(got, sizeof got, "string '%.60s'", lua_tostring(L, index));
+  else if (lua_type(L, index) == LUA_TSTRING) snprintf(got, sizeof got, "string '%.60s'", gbl_check_name(L, index, gbl_who(call)));
   else if (luaL_testudata(L, index, "gibbous.tensor") && !gbl_test_tensor(L, index))
     snprintf(got, sizeof got, "a tensor that was freed");
   else snprintf(got, sizeof got, "%.80s", gbl_type_name(L, index));
@@ -176,10 +176,11 @@ static bool read_tensor(gbl_call *call, const parameter *p, int index, gbl_value
 }
 
 /* Replace the string at the top, such as "16-mixed", by the precision that it names; false where it cannot be one:
- * names of dtypes have no dash, and those of devices begin otherwise. An error where it is unknown. */
+ * names of dtypes have no dash, those of devices begin otherwise, none holds a NUL. An error where it is unknown. */
 static bool make_named_precision(lua_State *L) {
   const char *text = lua_tostring(L, -1);
-  if (!strchr(text, '-') || !strncmp(text, "cpu", 3) || !strncmp(text, "cuda", 4)) return false;
+  bool whole = strlen(text) == lua_rawlen(L, -1);
+  if (!whole || !strchr(text, '-') || !strncmp(text, "cpu", 3) || !strncmp(text, "cuda", 4)) return false;
   gbl_load_name(L, "gb.amp", "precision"); /* whose chunk sets the function */
   lua_rawgetp(L, LUA_REGISTRYINDEX, &precision_of_key);
   lua_insert(L, -2);
@@ -519,7 +520,7 @@ static void read_value(gbl_call *call, const parameter *p, int index, gbl_value 
     for (int i = 0; i < p->count; i++)
       if (p->choices[i].kind == &word_kind) known[n++] = p->choices[i].word;
     known[n] = NULL;
-    const char *near = gbl_nearest(lua_tostring(L, index), known), *expected = push_expected(L, p);
+    const char *near = gbl_nearest(gbl_check_name(L, index, gbl_who(call)), known), *expected = push_expected(L, p);
     gbl_refuse(call, "'%s' must be %s, got '%.60s'%s%s%s", p->name, expected, lua_tostring(L, index),
                near ? "; did you mean '" : "",
                near ? near : "", near ? "'?" : "");
@@ -753,11 +754,11 @@ static void read_options(gbl_call *call, int index) {
   for (lua_pushnil(L); lua_next(L, index);) {
     if (lua_type(L, -2) != LUA_TSTRING)
       gbl_refuse(call, "options have names, such as { %s = ... }", s->parameter[s->count - 1].name);
-    const char *name = lua_tostring(L, -2);
+    const char *name = gbl_check_name(L, -2, gbl_who(call));
     int key = lua_gettop(L) - 1, i = 0;
     while (i < s->count && (!(s->parameter[i].optional || s->parameter[i].named) || s->parameter[i].rest ||
                             strcmp(s->parameter[i].name, name))) i++;
-    if (i == s->count || strlen(name) != lua_rawlen(L, key)) unknown_option(call, name);
+    if (i == s->count) unknown_option(call, name);
     if (call->value[i].given) gbl_refuse(call, "'%s' is given twice", name);
     read_value(call, &s->parameter[i], key + 1, &call->value[i]);
     lua_pushvalue(L, key);

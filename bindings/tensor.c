@@ -572,7 +572,7 @@ static void read_target(lua_State *L, const gbl_call *call, int arg, bool floati
     *dtype = gb_tensor_dtype(other);
     *device = gb_tensor_device(other);
   } else if (lua_type(L, arg) == LUA_TSTRING && !gbl_push_private(L, arg, "precision")) {
-    gb_dtype named = gb_dtype_from_name(lua_tostring(L, arg));
+    gb_dtype named = gb_dtype_from_name(gbl_check_name(L, arg, gbl_who(call)));
     bool is_device = !strncmp(lua_tostring(L, arg), "cpu", 3) || !strncmp(lua_tostring(L, arg), "cuda", 4);
     if (named != GB_DTYPE_NONE || !is_device)
       *dtype = gbl_check_dtype(L, arg, "to: no device (cpu, cuda or cuda:N) and no dtype");

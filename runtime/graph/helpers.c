@@ -37,8 +37,8 @@ static gb_status output_in_place(gb_op_call *call, int ndim, const int64_t *shap
                                            "memory; call x:clone() first",
                           d + 1);
   if (to->numel && !gb_is_disjoint(ndim, shape, to->stride))
-    return gb_call_fail(call, GB_EINVAL, "in place, the strides %s of the tensor of shape %s let elements share memory, "
-                                         "as windows that overlap do; call x:clone() first",
+    return gb_call_fail(call, GB_EINVAL, "in place, the strides %s of the tensor of shape %s let elements share "
+                                         "memory, as windows that overlap do; call x:clone() first",
                         gb_shape_text(ndim, to->stride, a, sizeof a), gb_shape_text(ndim, shape, b, sizeof b));
   gb_tensor_retain(*call->out = to);
   return GB_OK;

@@ -523,6 +523,45 @@ end)
 
 -- ====}
 
+-- Names go to C, where a text ends at its first NUL: "float64\0x" would be float64.
+describe("a name that goes on behind a NUL", function()
+  local x, model = gb.ones(2, 2), nn.Linear(2, 2)
+  local function sgd(options) return optim.SGD({ nn.Parameter(gb.ones(2)) }, options) end
+  local calls = {
+    ["a dtype"] = function() gb.ones(2, { dtype = "float64\0x" }) end,
+    ["a dtype of an op"] = function() x:sum({ dtype = "float64\0x" }) end,
+    ["a dtype to convert to"] = function() x:to("float64\0x") end,
+    ["a dtype of a module"] = function() model:to("float64\0x") end,
+    ["the default dtype"] = function() gb.set_default_dtype("float64\0x") end,
+    ["a device"] = function() gb.ones(2, { device = "cpu\0x" }) end,
+    ["a device to go to"] = function() model:to("cpu\0x") end,
+    ["the default device"] = function() gb.set_default_device("cpu\0x") end,
+    ["the dtype of a scope"] = function() amp.autocast("bfloat16\0x", function() end) end,
+    ["an option of a scope"] = function() amp.autocast({ ["dtype\0x"] = "bfloat16" }, function() end) end,
+    ["a precision"] = function() model:precision("float16\0x") end,
+    ["a choice"] = function() gb.linalg.qr(x, { mode = "r\0x" }) end,
+    ["a choice among numbers"] = function() nn.Conv2d(1, 2, 3, { padding = "same\0x" }) end,
+    ["an option"] = function() gb.linalg.vector_norm(x, 2, 1, { ["keepdim\0x"] = true }) end,
+    ["an option of an op"] = function() x:sum(1, { ["keepdim\0x"] = true }) end,
+    ["an option of an optimizer"] = function() sgd { ["lr\0x"] = 1 } end,
+    ["an option of a group"] = function()
+      optim.SGD({ { params = { nn.Parameter(gb.ones(2)) }, ["lr\0x"] = 1 } }, { lr = 0.1 })
+    end,
+    ["the name of a parameter"] = function()
+      local module = nn.Identity()
+      module["a\0b"] = nn.Parameter(gb.ones(2))
+      optim.SGD(module:parameters(), { lr = 0.1 })
+    end,
+  }
+  for name, call in pairs(calls) do
+    it(name .. " is refused", function() expect(call):to_fail("NUL") end)
+  end
+  it("changes nothing", function()
+    expect(gb.get_default_dtype()):to_be("float32")
+    expect(model.weight.dtype):to_be("float32")
+  end)
+end)
+
 describe("after all that", function()
   it("the library works as before", function()
     expect(gb.is_grad_enabled()):to_be(true)
