@@ -147,7 +147,8 @@ static int wrong_kind(const gbl_call *call, const parameter *p, int index) {
   luaL_checkstack(L, 8, NULL);
   if (lua_type(L, index) == LUA_TNUMBER && !isnan(lua_tonumber(L, index)))
     snprintf(got, sizeof got, "%.14g", lua_tonumber(L, index));
-  else if (lua_type(L, index) == LUA_TSTRING) snprintf(got, sizeof got, "string '%.60s'", gbl_check_name(L, index, gbl_who(call)));
+  else if (lua_type(L, index) == LUA_TSTRING)
+    snprintf(got, sizeof got, "string '%.60s'", gbl_check_name(L, index, gbl_who(call)));
   else if (luaL_testudata(L, index, "gibbous.tensor") && !gbl_test_tensor(L, index))
     snprintf(got, sizeof got, "a tensor that was freed");
   else snprintf(got, sizeof got, "%.80s", gbl_type_name(L, index));
