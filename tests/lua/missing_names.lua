@@ -93,6 +93,17 @@ return {
   },
   -- Options that we call otherwise: of one name, or wherever they stand.
   renamed_options = {
+    ["F.linear_cross_entropy(weight)"] = "class_weight",
+    ["F.linear_cross_entropy(linear_weight)"] = "weight",
+    ["F.linear_cross_entropy(linear_bias)"] = "bias",
+    ["torch.set_printoptions(sci_mode)"] = "scientific",
+    ["torch.set_printoptions(linewidth)"] = "line_width",
+    ["torch.set_printoptions(edgeitems)"] = "edge_items",
+    ["F.leaky_relu_(negative_slope)"] = "slope",
+    ["nn.Parameter(data)"] = "tensor",
+    ["nn.ParameterList(values)"] = "list",
+    ["nn.ParameterDict(parameters)"] = "dict",
+    ["nn.ModuleDict(modules)"] = "dict",
     ["F.leaky_relu(negative_slope)"] = "slope",
     ["F.one_hot(num_classes)"] = "classes",
     ["Module.cuda(device)"] = "index",
@@ -176,7 +187,7 @@ return {
       reason = "named tensors",
       why = "Dimensions have no names.",
       names = [[
-        Tensor.name
+        Tensor.index Tensor.name
       ]],
     },
     {
@@ -230,9 +241,10 @@ return {
       reason = "Python's own",
       why = "They hand memory or code to Python, or name its types.",
       names = [[
-        Tensor.apply_ Tensor.numpy torch.from_numpy torch.save(_*) Tensor.map_ Tensor.map2_ torch.Tensor torch.finfo
-        torch.iinfo torch.can_cast torch.promote_types torch.result_type *(pickle_module) *(pickle_protocol) *(mmap)
-        *(weights_only) *.is_warn_always_enabled *.set_warn_always torch.*deterministic_debug_mode
+        Module.register_forward_hook(with_kwargs) Module.register_forward_pre_hook(with_kwargs) Tensor.apply_
+        Tensor.numpy torch.from_numpy torch.save(_*) Tensor.map_ Tensor.map2_ torch.Tensor torch.finfo torch.iinfo
+        torch.can_cast torch.promote_types torch.result_type *(pickle_module) *(pickle_protocol) *(mmap) *(weights_only)
+        *.is_warn_always_enabled *.set_warn_always torch.*deterministic_debug_mode
         torch.is_deterministic_algorithms_warn_only_enabled torch.use_deterministic_algorithms(warn_only)
         Module.T_destination Module.call_super_init Module.dump_patches
       ]],
@@ -241,16 +253,17 @@ return {
       reason = "deprecated",
       why = "PyTorch keeps them for old code, warns, or fails.",
       names = [[
-        Tensor.symeig Tensor.lstsq Tensor.solve Tensor.qr Tensor.lu Tensor.cholesky Tensor.reinforce Tensor.volatile
-        Tensor.new *.triangular_solve *.orgqr *.ormqr *.geqrf torch.lu_unpack *.lu_solve torch.chain_matmul torch.range
-        torch.set_default_tensor_type torch.trapz torch.row_stack nn.Container nn.CrossMapLRN2d F.upsample
-        F.upsample_bilinear F.upsample_nearest nn.UpsamplingBilinear2d nn.UpsamplingNearest2d init.uniform init.normal
-        init.constant init.eye init.dirac init.xavier_uniform init.xavier_normal init.kaiming_uniform
-        init.kaiming_normal init.orthogonal init.sparse utils.clip_grad_norm Module.register_backward_hook
-        *(size_average) *(reduce) *.clamp_max* *.clamp_min* F.conv_tbc torch.conv_tbc Tensor.is_nonzero torch.is_nonzero
-        Tensor.svd(some) Tensor.svd(compute_uv) torch.svd(some) torch.svd(compute_uv) Tensor.pinverse(rcond)
-        torch.pinverse(rcond) Tensor.norm(dtype) torch.norm(dtype) Tensor.resize Tensor.resize_as
-        Tensor.stft(align_to_window) torch.stft(align_to_window)
+        F.gumbel_softmax(eps) nn.GRU(proj_size) nn.RNN(proj_size) nn.ConvTranspose1d(padding_mode)
+        nn.ConvTranspose2d(padding_mode) nn.ConvTranspose3d(padding_mode) Tensor.symeig Tensor.lstsq Tensor.solve
+        Tensor.qr Tensor.lu Tensor.cholesky Tensor.reinforce Tensor.volatile Tensor.new *.triangular_solve *.orgqr
+        *.ormqr *.geqrf torch.lu_unpack *.lu_solve torch.chain_matmul torch.range torch.set_default_tensor_type
+        torch.trapz torch.row_stack nn.Container nn.CrossMapLRN2d F.upsample F.upsample_bilinear F.upsample_nearest
+        nn.UpsamplingBilinear2d nn.UpsamplingNearest2d init.uniform init.normal init.constant init.eye init.dirac
+        init.xavier_uniform init.xavier_normal init.kaiming_uniform init.kaiming_normal init.orthogonal init.sparse
+        utils.clip_grad_norm Module.register_backward_hook *(size_average) *(reduce) *.clamp_max* *.clamp_min*
+        F.conv_tbc torch.conv_tbc Tensor.is_nonzero torch.is_nonzero Tensor.svd(some) Tensor.svd(compute_uv)
+        torch.svd(some) torch.svd(compute_uv) Tensor.pinverse(rcond) torch.pinverse(rcond) Tensor.norm(dtype)
+        torch.norm(dtype) Tensor.resize Tensor.resize_as Tensor.stft(align_to_window) torch.stft(align_to_window)
       ]],
     },
     {
@@ -295,16 +308,17 @@ return {
         nn.*(device) nn.*(dtype) *(generator) *(inplace) F.multi_head_attention_forward torch.*_cell(b_*)
         optim.Adam(decoupled_weight_decay) torch.dropout_ torch.alpha_dropout_ torch.feature_alpha_dropout_ torch.rrelu_
         F.rrelu_ torch.normal(device) torch.normal(dtype) torch.randint_like(device) linalg.tensorsolve(dims)
-        Module.register_full_backward_pre_hook F.elu_(scale) F.elu_(input_scale)
+        F.elu_(scale) F.elu_(input_scale)
       ]],
     },
     {
       reason = "hints",
       why = "They change how PyTorch computes or how much it copies, not what comes out; here the runtime decides.",
       names = [[
-        linalg.lstsq(driver) linalg.svd(driver) linalg.svdvals(driver) torch.cdist(compute_mode) torch.einsum(path)
-        torch.repeat_interleave(output_size) Tensor.repeat_interleave(output_size) Tensor.copy_(non_blocking)
-        Tensor.expand(implicit) torch.isin(assume_unique) Module.zero_grad(set_to_none)
+        F.linear_cross_entropy(options) linalg.lstsq(driver) linalg.svd(driver) linalg.svdvals(driver)
+        torch.cdist(compute_mode) torch.einsum(path) torch.repeat_interleave(output_size)
+        Tensor.repeat_interleave(output_size) Tensor.copy_(non_blocking) Tensor.expand(implicit)
+        torch.isin(assume_unique) Module.zero_grad(set_to_none)
       ]],
     },
     {
@@ -343,32 +357,24 @@ return {
       why = "Nothing speaks against them.",
       names = [[
         F.embedding(max_norm) F.embedding(norm_type) F.embedding(scale_grad_by_freq) F.fractional_max_pool2d
-        F.fractional_max_pool3d F.gumbel_softmax(eps) F.l1_loss(weight) F.linear_cross_entropy(label_smoothing)
-        F.linear_cross_entropy(linear_bias) F.linear_cross_entropy(options) F.lp_pool3d F.mse_loss(weight) F.rrelu
-        F.softmin(dtype) F.triplet_margin_with_distance_loss Module.register_forward_hook(always_call)
-        Module.register_forward_hook(prepend) Module.register_forward_hook(with_kwargs)
-        Module.register_forward_pre_hook(prepend) Module.register_forward_pre_hook(with_kwargs)
-        Module.register_full_backward_hook Tensor.backward(inputs) Tensor.bernoulli(p) Tensor.frexp Tensor.igamma
-        Tensor.igamma_ Tensor.igammac Tensor.igammac_ Tensor.index Tensor.index_add(alpha) Tensor.index_add_(alpha)
-        Tensor.nbytes Tensor.register_post_accumulate_grad_hook Tensor.retains_grad linalg.ldl_factor linalg.ldl_solve
-        linalg.lu linalg.lu_factor linalg.matrix_sqrth nn.AdaptiveLogSoftmaxWithLoss nn.BatchNorm1d(bias)
-        nn.BatchNorm2d(bias) nn.Embedding(max_norm) nn.Embedding(norm_type) nn.Embedding(scale_grad_by_freq)
-        nn.FractionalMaxPool2d nn.FractionalMaxPool3d nn.GRU(proj_size) nn.GroupNorm(bias) nn.LPPool3d
-        nn.LinearCrossEntropyLoss nn.ModuleDict(modules) nn.MultiheadAttention(add_bias_kv)
-        nn.MultiheadAttention(add_zero_attn) nn.Parameter(data) nn.ParameterDict nn.ParameterList nn.RNN(proj_size)
-        nn.RReLU nn.SyncBatchNorm(bias) nn.SyncBatchNorm(process_group) nn.Softmax2d nn.Transformer(custom_decoder)
-        nn.Transformer(custom_encoder) nn.TripletMarginWithDistanceLoss optim.swa_utils.AveragedModel(multi_avg_fn)
-        torch.bernoulli(p) torch.binomial torch.embedding(scale_grad_by_freq) torch.frexp torch.gradient
-        torch.histogramdd torch.igamma torch.igammac torch.index_add(alpha) torch.load(map_location)
-        torch.meshgrid(indexing) torch.poisson torch.randperm(dtype) torch.rrelu torch.set_printoptions(edgeitems)
-        torch.set_printoptions(linewidth) torch.set_printoptions(profile) torch.set_printoptions(sci_mode)
-        utils.fuse_conv_bn_eval utils.fuse_conv_bn_weights utils.fuse_linear_bn_eval utils.fuse_linear_bn_weights
-        utils.parametrizations.orthogonal nn.ConvTranspose1d(padding_mode) nn.ConvTranspose2d(padding_mode)
-        nn.ConvTranspose3d(padding_mode) torch.embedding_bag(scale_grad_by_freq) nn.BatchNorm3d(bias)
-        nn.EmbeddingBag(max_norm) nn.EmbeddingBag(norm_type) nn.EmbeddingBag(scale_grad_by_freq) nn.InstanceNorm1d(bias)
-        nn.InstanceNorm2d(bias) nn.InstanceNorm3d(bias) nn.Upsample(recompute_scale_factor) F.embedding_bag(max_norm)
+        F.fractional_max_pool3d F.l1_loss(weight) F.linear_cross_entropy(label_smoothing) F.lp_pool3d F.mse_loss(weight)
+        F.rrelu F.softmin(dtype) F.triplet_margin_with_distance_loss Tensor.backward(inputs) Tensor.bernoulli(p)
+        Tensor.frexp Tensor.igamma Tensor.igamma_ Tensor.igammac Tensor.igammac_ Tensor.index_add(alpha)
+        Tensor.index_add_(alpha) Tensor.nbytes Tensor.register_post_accumulate_grad_hook Tensor.retains_grad
+        linalg.ldl_factor linalg.ldl_solve linalg.lu linalg.lu_factor linalg.matrix_sqrth nn.AdaptiveLogSoftmaxWithLoss
+        nn.Embedding(max_norm) nn.Embedding(norm_type) nn.Embedding(scale_grad_by_freq) nn.FractionalMaxPool2d
+        nn.FractionalMaxPool3d nn.LPPool3d nn.LinearCrossEntropyLoss nn.MultiheadAttention(add_bias_kv)
+        nn.MultiheadAttention(add_zero_attn) nn.RReLU nn.SyncBatchNorm(process_group) nn.Softmax2d
+        nn.Transformer(custom_decoder) nn.Transformer(custom_encoder) nn.TripletMarginWithDistanceLoss
+        optim.swa_utils.AveragedModel(multi_avg_fn) torch.bernoulli(p) torch.binomial
+        torch.embedding(scale_grad_by_freq) torch.frexp torch.gradient torch.histogramdd torch.igamma torch.igammac
+        torch.index_add(alpha) torch.load(map_location) torch.meshgrid(indexing) torch.poisson torch.randperm(dtype)
+        torch.rrelu torch.set_printoptions(profile) utils.fuse_conv_bn_eval utils.fuse_conv_bn_weights
+        utils.fuse_linear_bn_eval utils.fuse_linear_bn_weights utils.parametrizations.orthogonal
+        torch.embedding_bag(scale_grad_by_freq) nn.EmbeddingBag(max_norm) nn.EmbeddingBag(norm_type)
+        nn.EmbeddingBag(scale_grad_by_freq) nn.Upsample(recompute_scale_factor) F.embedding_bag(max_norm)
         F.embedding_bag(norm_type) F.embedding_bag(scale_grad_by_freq) F.interpolate(recompute_scale_factor)
-        F.leaky_relu_(negative_slope) nn.DataParallel(device_ids) nn.DataParallel(output_device) nn.DataParallel(dim)
+        nn.DataParallel(device_ids) nn.DataParallel(output_device) nn.DataParallel(dim)
       ]],
     },
   },

@@ -145,16 +145,17 @@ end
 function RMSNorm:extra() return concat(self.shape, "x") end
 
 local GroupNorm = layer("gb.nn.GroupNorm(groups: size, channels: size; eps: number = 1e-5, affine: bool = true, \z
-  out: \"float32\"|\"autocast\" = \"float32\", dtype?: dtype) -> module: Normalise groups of the channels (dim 2) of \z
-  each image, then scale and shift by channel. out: as in LayerNorm. Errors: channels that groups does not divide. \z
-  Example: local y = gb.nn.GroupNorm(2, 4)(gb.ones(1, 4, 3))", function(self, groups, channels, o)
+  bias: bool = true, out: \"float32\"|\"autocast\" = \"float32\", dtype?: dtype) -> module: Normalise groups of the \z
+  channels (dim 2) of each image, then scale and, with bias, shift by channel. out: as in LayerNorm. Errors: channels \z
+  that groups does not divide. Example: local y = gb.nn.GroupNorm(2, 4)(gb.ones(1, 4, 3))",
+  function(self, groups, channels, o)
   if channels % groups ~= 0 then
     fail(format("GroupNorm: %d channels cannot be put into %d groups of one size", channels, groups))
   end
   self.groups, self.channels, self.eps, self.out = groups, channels, o.eps, o.out
   if o.affine then
     self.weight = init.ones_(parameter(o, channels))
-    self.bias = init.zeros_(parameter(o, channels))
+    if o.bias then self.bias = init.zeros_(parameter(o, channels)) end
   end
 end)
 
@@ -164,12 +165,13 @@ function GroupNorm:forward(x, more)
 end
 function GroupNorm:extra() return format("%d groups of %d channels", self.groups, self.channels) end
 
--- What a norm of channels is made of: its options, a weight and a bias if affine, running statistics if they are kept.
+-- What a norm of channels is made of: its options, a weight and perhaps a bias if affine, running statistics if they
+-- are kept.
 local function channel_statistics(self, features, o)
   self.num_features, self.eps, self.momentum = features, o.eps, o.momentum
   if o.affine then
     self.weight = init.ones_(parameter(o, features))
-    self.bias = init.zeros_(parameter(o, features))
+    if o.bias then self.bias = init.zeros_(parameter(o, features)) end
   end
   if o.track_running_stats then
     self:register_buffer("running_mean", gb.zeros(features))
@@ -181,9 +183,9 @@ native.channel_statistics = channel_statistics
 
 local function batch_norm(name, shapes, example, ndim_low, ndim_high)
   local class = layer(format("gb.nn.%s(features: size; eps: number = 1e-5, momentum: number = 0.1, affine: bool = \z
-    true, track_running_stats: bool = true) -> module: Normalise each channel of x %s over the batch; by the running \z
-    statistics when not training. Example: local y = %s", name, shapes,
-    example), channel_statistics)
+    true, bias: bool = true, track_running_stats: bool = true) -> module: Normalise each channel of x %s over the \z
+    batch; by the running statistics when not training; then, if affine, scale and, with bias, shift it. Example: \z
+    local y = %s", name, shapes, example), channel_statistics)
   function class:forward(x, more)
     if more ~= nil then refuse(self, "x") end
     if x.ndim < ndim_low or x.ndim > ndim_high then
@@ -517,22 +519,25 @@ method(ModuleList, "ModuleList:append(module: module) -> module: One more module
   gb.nn.ModuleList():append(gb.nn.ReLU())",
   append)
 
--- The names of the modules that a ModuleDict holds, in order of first assignment.
-local function keys_of(self)
-  local values, keys = values_of(self), {}
-  for _, key in ipairs(values._order) do
-    if is_module(rawget(values, key)) then keys[#keys + 1] = key end
+-- The methods keys and items of a dict, of what it holds by name in order of first assignment.
+local function listing(is_item)
+  local function keys_of(self)
+    local values, keys = values_of(self), {}
+    for _, key in ipairs(values._order) do
+      if is_item(rawget(values, key)) then keys[#keys + 1] = key end
+    end
+    return keys
   end
-  return keys
+  return keys_of, function(self)
+    local values, keys, i = values_of(self), keys_of(self), 0
+    return function()
+      i = i + 1
+      return keys[i], keys[i] and rawget(values, keys[i])
+    end
+  end
 end
 
-local function items_of(self)
-  local values, keys, i = values_of(self), keys_of(self), 0
-  return function()
-    i = i + 1
-    return keys[i], keys[i] and rawget(values, keys[i])
-  end
-end
+local module_keys, module_items = listing(is_module)
 
 local ModuleDict = layer("gb.nn.ModuleDict(dict?: table) -> module: Modules by name, dict.name; it has no forward \z
   of its own. Example: local dict = gb.nn.ModuleDict { first = gb.nn.Linear(4, 4) }", function(self, dict)
@@ -544,13 +549,54 @@ local ModuleDict = layer("gb.nn.ModuleDict(dict?: table) -> module: Modules by n
   sort(keys)
   for _, key in ipairs(keys) do self[key] = dict[key] end
 end, true)
-ModuleDict.__pairs = items_of
+ModuleDict.__pairs = module_items
 
 method(ModuleDict, "ModuleDict:keys() -> list: The names, in order of first assignment (sorted, for those the \z
   constructor got). Example: for _, name in ipairs(gb.nn.ModuleDict({ a = gb.nn.ReLU() }):keys()) do print(name) end",
-  keys_of)
+  module_keys)
 method(ModuleDict, "ModuleDict:items() -> function: An iterator of name, module, in the order of keys; so does \z
   pairs(dict). Example: for name, module in gb.nn.ModuleDict({ a = gb.nn.ReLU() }):items() do print(name, module) \z
-  end", items_of)
+  end", module_items)
+
+-- A tensor as what a module finds and an optimizer trains.
+local function as_parameter(who, tensor)
+  if not is_tensor(tensor) then fail(format("%s takes tensors, got %s", who, native.type_name(tensor))) end
+  return native.is_parameter(tensor) and tensor or nn.Parameter(tensor)
+end
+
+-- One more parameter at the end.
+local function append_parameter(self, tensor)
+  self[#self + 1] = as_parameter("ParameterList", tensor)
+  return self
+end
+
+local ParameterList = layer("gb.nn.ParameterList(list?: list) -> module: A list of parameters, list[i] from 1, made \z
+  of tensors; it has no forward. Example: local list = gb.nn.ParameterList { gb.zeros(2), gb.ones(3) }",
+  function(self, list)
+    for _, tensor in ipairs(list or {}) do append_parameter(self, tensor) end
+  end)
+method(ParameterList, "ParameterList:append(tensor: tensor) -> module: One more parameter at the end. Example: \z
+  gb.nn.ParameterList():append(gb.zeros(2))", append_parameter)
+function ParameterList:extra() return format("%d parameters", #self) end
+
+local parameter_keys, parameter_items = listing(native.is_parameter)
+
+local ParameterDict = layer("gb.nn.ParameterDict(dict?: table) -> module: Parameters by name, dict.name, made of \z
+  tensors; it has no forward. Example: local dict = gb.nn.ParameterDict { scale = gb.ones(2) }", function(self, dict)
+  local keys = {}
+  for key in next, dict or {} do
+    if type(key) ~= "string" then fail("ParameterDict takes a table of tensors by name") end
+    keys[#keys + 1] = key
+  end
+  sort(keys)
+  for _, key in ipairs(keys) do self[key] = as_parameter("ParameterDict", dict[key]) end
+end)
+ParameterDict.__pairs = parameter_items
+method(ParameterDict, "ParameterDict:keys() -> list: The names, in order of first assignment (sorted, for those the \z
+  constructor got). Example: print(#gb.nn.ParameterDict({ scale = gb.ones(2) }):keys())", parameter_keys)
+method(ParameterDict, "ParameterDict:items() -> function: An iterator of name, parameter, in the order of keys; so \z
+  does pairs(dict). Example: for name, p in gb.nn.ParameterDict({ scale = gb.ones(2) }):items() do print(name, p) end",
+  parameter_items)
+function ParameterDict:extra() return format("%d parameters", #parameter_keys(self)) end
 
 -- ====}

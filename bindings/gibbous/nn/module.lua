@@ -118,7 +118,17 @@ local function prepared(self, before, ...)
   return unpack(inputs, 1, inputs.n)
 end
 
+-- Where forward fails, those hooks after it run that are always called. What they raise themselves is not told: the
+-- error of forward is.
+local function guard(self, always, inputs)
+  return setmetatable({}, { __close = function(_, why)
+    if why == nil then return end
+    for _, hook in ipairs(copy(always)) do pcall(hook, self, inputs) end
+  end })
+end
+
 local function call_after(self, hooks, ...)
+  local _ <close> = hooks.always and guard(self, hooks.always, { ... })
   local result = pack(pinned(self, self.forward, ...))
   for _, hook in ipairs(copy(hooks)) do -- which may remove itself
     local replaced = hook(self, { ... }, unpack(result, 1, result.n))
@@ -127,9 +137,71 @@ local function call_after(self, hooks, ...)
   return unpack(result, 1, result.n)
 end
 
+-- The values, with those tensors among them that have gradients led through one node. on_gradients is called in
+-- backward with their gradients, each in its value's place, and may change them. Returns also whether there are any.
+local function led_through(name, on_gradients, values)
+  local places, through = {}, {}
+  for i = 1, values.n do
+    local x = values[i]
+    if gb.is_tensor(x) and x.requires_grad then places[#places + 1], through[#through + 1] = i, x end
+  end
+  if #places == 0 then return values, false end
+  local node = gb.Function { name = name,
+    forward = function(_, ...)
+      local parts = pack(...)
+      for i = 1, parts.n do parts[i] = parts[i]:view(parts[i].shape) end
+      return unpack(parts, 1, parts.n)
+    end,
+    backward = function(_, ...)
+      local gradients = { n = values.n }
+      for i, place in ipairs(places) do gradients[place] = (select(i, ...)) end
+      gradients = on_gradients(gradients) or gradients
+      local list = {}
+      for i, place in ipairs(places) do list[i] = rawget(gradients, place) end
+      return unpack(list, 1, #places)
+    end }
+  local made = { node(unpack(through)) }
+  for i, place in ipairs(places) do values[place] = made[i] end
+  return values, true
+end
+
+-- A table that a hook gave in place of gradients, or nil.
+local function replacement(given, who)
+  if given ~= nil and (type(given) ~= "table" or is_module(given)) then
+    fail(format("%s: a hook gives nothing, or a list of gradients in place of those it got, got %s", who,
+      type_name(given)))
+  end
+  return given
+end
+
+-- A call between two nodes, whose gradients the hooks of backward are told: those of the outputs come first, then those
+-- of the inputs; where no input has one, at once.
+local function call_between(self, hooks, ...)
+  if not gb.is_grad_enabled() then return call_after(self, hooks, ...) end
+  local of_outputs
+  local function tell(gradients)
+    for _, hook in ipairs(copy(hooks.backward or {})) do
+      gradients = replacement(hook(self, gradients, of_outputs), "register_full_backward_hook") or gradients
+    end
+    return gradients
+  end
+  local inputs, any = led_through("module_inputs", tell, pack(...))
+  local result = pack(call_after(self, hooks, unpack(inputs, 1, inputs.n)))
+  local outputs = led_through("module_outputs", function(gradients)
+    for _, hook in ipairs(copy(hooks.before_backward or {})) do
+      gradients = replacement(hook(self, gradients), "register_full_backward_pre_hook") or gradients
+    end
+    of_outputs = gradients
+    if not any then tell({ n = inputs.n }) end
+    return gradients
+  end, result)
+  return unpack(outputs, 1, outputs.n)
+end
+
 local function call_hooked(self, hooks, ...)
-  if hooks.before then return call_after(self, hooks, prepared(self, hooks.before, ...)) end
-  return call_after(self, hooks, ...)
+  local run = (hooks.backward or hooks.before_backward) and call_between or call_after
+  if hooks.before then return run(self, hooks, prepared(self, hooks.before, ...)) end
+  return run(self, hooks, ...)
 end
 
 local function dressed_call(self, ...)
@@ -466,9 +538,9 @@ method("Module:register_buffer(name: string, tensor?: tensor; persistent: bool =
     self._buffers[name] = options.persistent and "persistent" or "transient"
   end)
 
--- Put a function behind those of a list; returns the function that takes it off again.
-local function hang(hooks, fn)
-  hooks[#hooks + 1] = fn
+-- Put a function behind those of a list, or before them; returns the function that takes it off again.
+local function hang(hooks, fn, first)
+  table.insert(hooks, first and 1 or #hooks + 1, fn)
   return function()
     for i = #hooks, 1, -1 do
       if hooks[i] == fn then remove(hooks, i) return end
@@ -476,26 +548,53 @@ local function hang(hooks, fn)
   end
 end
 
--- The hooks of a module: a list of those after forward, and `before`, where there is one, of those before.
+-- The same with a list of a module's hooks by its name.
+local function hang_on(hooks, list, fn, first)
+  hooks[list] = hooks[list] or {}
+  return hang(hooks[list], fn, first)
+end
+
+-- The hooks of a module: a list of those after forward, and lists of others, where there are any: `before` forward,
+-- `always` (those after forward that run where it failed), `backward`, `before_backward`.
 local function hooks_of(module)
   local hooks = module._hooks or {}
   values_of(module)._hooks = hooks
   return hooks
 end
 
-method("Module:register_forward_hook(fn: function) -> function: fn(module, inputs, outputs...) after forward; a \z
-  non-nil result replaces the output. Returns a function that removes it. Example: local remove = \z
-  model:register_forward_hook(function(m, inputs, y) print(y.shape) end) remove()",
-  function(self, fn) return hang(hooks_of(self), fn) end)
-
-method("Module:register_forward_pre_hook(fn: function) -> function: fn(module, inputs) before forward; a list that it \z
-  gives replaces the inputs, anything else but nil is the only one. Returns a function that removes it. Example: \z
-  local remove = model:register_forward_pre_hook(function(m, inputs) return { inputs[1] * 2 } end) remove()",
-  function(self, fn)
+method("Module:register_forward_hook(fn: function; prepend: bool = false, always_call: bool = false) -> function: \z
+  fn(module, inputs, outputs...) after forward; a non-nil result replaces the output. prepend: before the hooks there \z
+  are. always_call: also where forward raises, without outputs, before the error goes on. Returns a function that \z
+  removes it. Example: local remove = model:register_forward_hook(function(m, inputs, y) print(y.shape) end) remove()",
+  function(self, fn, o)
     local hooks = hooks_of(self)
-    hooks.before = hooks.before or {}
-    return hang(hooks.before, fn)
+    local off = hang(hooks, fn, o.prepend)
+    if not o.always_call then return off end
+    local off_always = hang_on(hooks, "always", fn, o.prepend)
+    return function()
+      off()
+      off_always()
+    end
   end)
+
+method("Module:register_forward_pre_hook(fn: function; prepend: bool = false) -> function: fn(module, inputs) before \z
+  forward; a list that it gives replaces the inputs, anything else but nil is the only one. prepend: before the hooks \z
+  there are. Returns a function that removes it. Example: local remove = \z
+  model:register_forward_pre_hook(function(m, inputs) return { inputs[1] * 2 } end) remove()",
+  function(self, fn, o) return hang_on(hooks_of(self), "before", fn, o.prepend) end)
+
+method("Module:register_full_backward_hook(fn: function; prepend: bool = false) -> function: fn(module, grad_inputs, \z
+  grad_outputs) in backward, when the gradients of the tensors that forward was given are there: lists in the order \z
+  of the arguments and of the results, nil where there is no gradient, n their length. A list that it gives replaces \z
+  those of the inputs. Calls made before the hook have none. Returns a function that removes it. Example: local \z
+  remove = model:register_full_backward_hook(function(m, ins, outs) print(outs[1]:norm()) end) remove()",
+  function(self, fn, o) return hang_on(hooks_of(self), "backward", fn, o.prepend) end)
+
+method("Module:register_full_backward_pre_hook(fn: function; prepend: bool = false) -> function: fn(module, \z
+  grad_outputs) in backward, before it goes through the module: a list in the order of the results; one that it gives \z
+  replaces them. Returns a function that removes it. Example: local remove = \z
+  model:register_full_backward_pre_hook(function(m, outs) return { outs[1] * 2 } end) remove()",
+  function(self, fn, o) return hang_on(hooks_of(self), "before_backward", fn, o.prepend) end)
 
 method("Module:share(other: module) -> module: Use other's parameters and buffers as one's own (tied weights): both \z
   must be of one class and shape. Errors: a module of another class. Example: gb.nn.Linear(2, \z

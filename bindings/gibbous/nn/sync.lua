@@ -69,10 +69,11 @@ local normalize = gb.Function {
 }
 
 local SyncBatchNorm = layer("gb.nn.SyncBatchNorm(features: size; eps: number = 1e-5, momentum: number = 0.1, affine: \z
-  bool = true, track_running_stats: bool = true) -> module: As BatchNorm1d to BatchNorm3d, of x [n, c, ...], with the \z
-  statistics of what all processes of the job run at once; every process calls it. In DataParallel shards must be the \z
-  number of processes, since the shards of one process run one after another. Errors: a batch with fewer samples than \z
-  processes. Example: local y = gb.nn.SyncBatchNorm(4)(gb.rand(8, 4))", native.channel_statistics)
+  bool = true, bias: bool = true, track_running_stats: bool = true) -> module: As BatchNorm1d to BatchNorm3d, of x \z
+  [n, c, ...], with the statistics of what all processes of the job run at once; every process calls it. In \z
+  DataParallel shards must be the number of processes, since the shards of one process run one after another. Errors: \z
+  a batch with fewer samples than processes. Example: local y = gb.nn.SyncBatchNorm(4)(gb.rand(8, 4))",
+  native.channel_statistics)
 
 function SyncBatchNorm:forward(x, more)
   if more ~= nil then refuse(self, "x") end
@@ -96,7 +97,8 @@ function SyncBatchNorm:forward(x, more)
       self.running_var:lerp_(var, self.momentum)
     end)
   end
-  if self.weight then y = y * self.weight:unsqueeze(2) + self.bias:unsqueeze(2) end
+  if self.weight then y = y * self.weight:unsqueeze(2) end
+  if self.bias then y = y + self.bias:unsqueeze(2) end
   return by_sample(y, x):to(x.dtype)
 end
 function SyncBatchNorm:extra() return tostring(self.num_features) end

@@ -122,8 +122,8 @@ forward(Unflatten, function(self, x) return x:unflatten(self.dim, self.shape) en
 local function instance_norm(places, shapes, example)
   local name = format("InstanceNorm%dd", places)
   local class = layer(format("gb.nn.%s(features: size; eps: number = 1e-5, momentum: number = 0.1, affine: bool = \z
-    false, track_running_stats: bool = false) -> module: Normalise each channel of each image of x %s. Example: \z
-    local y = gb.nn.%s(2)(%s)", name, shapes, name, example),
+    false, bias: bool = true, track_running_stats: bool = false) -> module: Normalise each channel of each image of x \z
+    %s; if affine, scale and, with bias, shift it. Example: local y = gb.nn.%s(2)(%s)", name, shapes, name, example),
     native.channel_statistics)
   forward(class, function(self, x)
     check_dims(name, x, places + 2)
