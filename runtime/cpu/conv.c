@@ -2,7 +2,7 @@
  *
  * Where the batch has few pixels in all, or the kernel one tap, columns of the whole batch are one product with the
  * weight, in the operands' own dtype. oneDNN (conv_onednn.h) takes slices of the batch: float32, or bfloat16 where the
- * CPU has tiles for it and nothing could be as small as what they take for zero (cpu/gemm_bf16.c says when); else
+ * CPU has a unit for it and nothing could be as small as what that takes for zero (cpu/gemm_bf16.c says when); else
  * 16-bit operands are widened slice by slice. Results are rounded once on the way out. The plain way is im2col and GEMM
  * on tiles of output pixels: it serves float64, TF32 and whatever oneDNN refuses. All cut their work by shape alone. A
  * weight's gradient is a sum over slices of the batch, each kept apart and added up in the order of the slices, so any
@@ -333,11 +333,11 @@ static gb_status backward_weight_plain(conv *v) {
 /* {==== One product ==== */
 
 /* Elements of columns that are made at once, or as many as the weight has, which is read for each such part; and rows
- * up to which a product is quicker than oneDNN's slices: each of those reads the whole weight, or has a gradient of its
- * own. With more rows, how often a column has to be used, and how long its runs have to be, for columns to pay; and
- * the most elements that those of an image may have. */
-enum { PART_ELEMENTS = 1 << 18, FEW_ROWS = 1024, LEAST_USES = 64, LEAST_UNIT_USES = 32, LEAST_RUN = 32,
-       MOST_OF_IMAGE = 1 << 22 };
+ * up to which a product is quicker than oneDNN's slices: each of those reads the whole weight, which its kernels of
+ * AVX-512 do well, or has a gradient of its own. With more rows, how often a column has to be used, and how long its
+ * runs have to be, for columns to pay; and the most elements that those of an image may have. */
+enum { PART_ELEMENTS = 1 << 18, FEW_ROWS_OF_SUMS = 1024, FEW_ROWS = GB_VECTOR == 16 ? 128 : FEW_ROWS_OF_SUMS,
+       LEAST_USES = 64, LEAST_UNIT_USES = 32, LEAST_RUN = 32, MOST_OF_IMAGE = 1 << 22 };
 
 /* Leave out taps that meet nothing but padding wherever the kernel lies, as most do over a map of one pixel: whole rows
  * of taps, and within a single row those at its ends. */
@@ -366,9 +366,9 @@ static bool is_pointwise(const conv *v) {
   return true;
 }
 
-/* Is a product quicker than oneDNN over maps of any size? It is by AVX512_BF16, for which oneDNN's slices are widened,
- * and where oneDNN (2.6, AVX2) runs at half its speed: with strides and along one dimension. Its tiles of AMX are
- * quicker, and so is it where channels of x lie apart, which columns take one by one. */
+/* Is a product quicker than oneDNN over maps of any size? It is by AVX512_BF16 where oneDNN would take float32, and
+ * where oneDNN (2.6, AVX2) runs at half its speed: with strides and along one dimension. Not where channels of x lie
+ * apart, which columns take one by one. */
 static bool pays_as_product(const conv *v) {
   const gb_conv_sizes *s = &v->s;
   const gb_unit unit = v->operand == GB_BFLOAT16 ? gb_cpu(v->call->context)->unit : GB_UNIT_NONE;
@@ -379,14 +379,28 @@ static bool pays_as_product(const conv *v) {
   return s->o >= LEAST_USES && (s->stride[0] > 1 || s->stride[1] > 1 || s->in[0] == 1 || s->in[1] == 1);
 }
 
-/* Is the convolution to be one product, of columns by the weight? */
-static bool takes_product(conv *v) {
+/* May the convolution be one product, of columns by the weight? As that sees it, then. */
+static bool could_be_product(const conv *v, conv *cropped) {
   if (v->s.groups != 1 || v->s.n == 0 || gb_cpu(v->call->context)->plain_convolution) return false;
-  conv cropped = *v;
-  cropped.operand = (gb_dtype)operands(v->call)->x->dtype;
-  crop_taps(&cropped);
-  bool few = cropped.s.n <= FEW_ROWS / cropped.pixels;
-  if (!few && !is_pointwise(&cropped) && !pays_as_product(&cropped)) return false;
+  *cropped = *v;
+  cropped->operand = (gb_dtype)operands(v->call)->x->dtype;
+  crop_taps(cropped);
+  return true;
+}
+
+/* Is a product quicker than anything else: of so few rows, or without columns? */
+static bool takes_product(conv *v, int64_t few) {
+  conv cropped;
+  if (!could_be_product(v, &cropped)) return false;
+  if (cropped.s.n > few / cropped.pixels && !is_pointwise(&cropped)) return false;
+  *v = cropped;
+  return true;
+}
+
+/* Is a product quicker than oneDNN in float32? */
+static bool takes_large_product(conv *v) {
+  conv cropped;
+  if (!could_be_product(v, &cropped) || !pays_as_product(&cropped)) return false;
   *v = cropped;
   return true;
 }
@@ -685,25 +699,27 @@ static int least_exponent(const gb_op_call *call, const gb_tensor *t) {
   return exponent == 0 ? -1000 : exponent - 127;
 }
 
-/* May AMX's tiles multiply these? The last bits of the operands are worth 2^-7 of them; every product and sum is a
- * multiple of their product. */
-static bool takes_tiles(const conv *v) {
+/* May the unit for bfloat16 multiply these in oneDNN? The last bits of the operands are worth 2^-7 of them; every
+ * product and sum is a multiple of their product. Tiles want channels to fill them; groups of few channels are as quick
+ * in float32. */
+static bool takes_unit(const conv *v) {
   const gb_tensor *a = operands(v->call)->x, *b = operands(v->call)->weight;
+  const gb_unit unit = gb_cpu(v->call->context)->unit;
   bool dense = gb_is_channels_last(a) || gb_is_contiguous(a), other = gb_is_channels_last(b) || gb_is_contiguous(b);
-  if (gb_cpu(v->call->context)->unit != GB_UNIT_TILES || a->dtype != GB_BFLOAT16 || b->dtype != GB_BFLOAT16 || !dense ||
-      !other) return false;
-  if (least(v->cg, v->og) < LEAST_TILE_CHANNELS) return false;
+  if (unit == GB_UNIT_NONE || a->dtype != GB_BFLOAT16 || b->dtype != GB_BFLOAT16 || !dense || !other) return false;
+  if ((unit == GB_UNIT_TILES || v->s.groups > 1) && least(v->cg, v->og) < LEAST_TILE_CHANNELS) return false;
   return least_exponent(v->call, a) + least_exponent(v->call, b) - 14 >= -126;
 }
 
-/* Find the convolution of one slice of a batch that is cut into about `slices`. false: the plain way. */
-static bool find_library(conv *v, gb_onednn_kind kind, int64_t slices) {
+/* Find oneDNN's convolution of one slice of a batch that is cut into about `slices`; half: of bfloat16 by its unit.
+ * false: there is none. */
+static bool find_library(conv *v, gb_onednn_kind kind, int64_t slices, bool half) {
   if (v->lane != GB_LANE_F32 || v->s.n == 0 || rounds_operands(v->call) || is_too_long(v)) return false;
+  if (gb_cpu(v->call->context)->plain_convolution || (half && !takes_unit(v))) return false;
   gb_conv_sizes s = v->s;
   s.n = v->images = images_of_slice(v, slices);
-  if (takes_tiles(v) && (v->library = gb_onednn_find(v->call->context, kind, &s, v->bias != NULL, true)))
-    v->operand = GB_BFLOAT16;
-  else v->library = gb_onednn_find(v->call->context, kind, &s, v->bias != NULL, false);
+  v->library = gb_onednn_find(v->call->context, kind, &s, v->bias != NULL, half);
+  if (v->library && half) v->operand = GB_BFLOAT16;
   return v->library != NULL;
 }
 
@@ -805,6 +821,9 @@ static gb_status backward_weight_slices(conv *v) {
 
 /* {==== Kernels ==== */
 
+/* Which way each takes: a product where that is quicker than any other, oneDNN by the unit for bfloat16, a product
+ * where that is quicker than oneDNN in float32, and the plain way for what oneDNN refuses. */
+
 static gb_status conv2d(gb_op_call *call) {
   const gb_in_conv2d *in = GB_IN(call, conv2d);
   const gb_attrs_conv2d *attrs = GB_ATTRS(call, conv2d);
@@ -812,15 +831,18 @@ static gb_status conv2d(gb_op_call *call) {
   set_up(&v, call, in->x, in->weight, GB_OUT(call, conv2d)->y, GB_CONV_ATTRS(attrs));
   v.bias = in->bias;
   v.relu = attrs->activation.integer == GB_WORD_relu;
-  if (takes_product(&v)) return forward_product(&v);
+  if (takes_product(&v, FEW_ROWS)) return forward_product(&v);
   if (takes_narrow(&v)) return forward_narrow(&v);
-  if (find_library(&v, GB_ONEDNN_FORWARD, MOST_SLICES)) return run_slices(&v, forward_slice);
+  if (find_library(&v, GB_ONEDNN_FORWARD, MOST_SLICES, true)) return run_slices(&v, forward_slice);
+  if (takes_large_product(&v)) return forward_product(&v);
+  if (find_library(&v, GB_ONEDNN_FORWARD, MOST_SLICES, false)) return run_slices(&v, forward_slice);
   return forward_plain(&v);
 }
 
 /* With a stride of 1 the gradient by the input is a convolution itself: of y's gradient by the weight turned about,
- * with what padding is left. oneDNN is faster at it, and has one by tiles. false: it is not, or the library cannot. */
-static bool find_turned(conv *v) {
+ * with what padding is left. oneDNN is faster at it. half: as find_library has it. false: it is not, or the library
+ * cannot. */
+static bool find_turned(conv *v, bool half) {
   const gb_conv_sizes s = v->s;
   conv turned = *v;
   if (s.groups != 1 || s.stride[0] != 1 || s.stride[1] != 1) return false;
@@ -836,7 +858,7 @@ static bool find_turned(conv *v) {
   turned.turned = true;
   turned.x = v->y;
   turned.y = v->x;
-  if (!find_library(&turned, GB_ONEDNN_FORWARD, MOST_SLICES)) return false;
+  if (!find_library(&turned, GB_ONEDNN_FORWARD, MOST_SLICES, half)) return false;
   *v = turned;
   return true;
 }
@@ -846,9 +868,12 @@ static gb_status conv2d_backward_input(gb_op_call *call) {
   conv v;
   set_up(&v, call, GB_OUT(call, conv2d_backward_input)->dx, in->weight, in->grad,
          GB_CONV_ATTRS(GB_ATTRS(call, conv2d_backward_input)));
-  if (takes_product(&v)) return backward_input_product(&v);
-  if (find_turned(&v)) return run_slices(&v, forward_slice);
-  if (find_library(&v, GB_ONEDNN_BACKWARD_INPUT, MOST_SLICES)) return run_slices(&v, backward_input_slice);
+  if (takes_product(&v, FEW_ROWS)) return backward_input_product(&v);
+  if (find_turned(&v, true)) return run_slices(&v, forward_slice);
+  if (find_library(&v, GB_ONEDNN_BACKWARD_INPUT, MOST_SLICES, true)) return run_slices(&v, backward_input_slice);
+  if (takes_large_product(&v)) return backward_input_product(&v);
+  if (find_turned(&v, false)) return run_slices(&v, forward_slice);
+  if (find_library(&v, GB_ONEDNN_BACKWARD_INPUT, MOST_SLICES, false)) return run_slices(&v, backward_input_slice);
   return backward_input_plain(&v);
 }
 
@@ -861,8 +886,11 @@ static gb_status conv2d_backward_weight(gb_op_call *call) {
     gb_zero_bytes(call, gb_data(v.weight), (size_t)v.weight->numel * gb_dtype_bytes((gb_dtype)v.weight->dtype));
     return GB_OK;
   }
-  if (takes_product(&v)) return backward_weight_product(&v);
-  if (find_library(&v, GB_ONEDNN_BACKWARD_WEIGHT, MOST_PARTIALS)) return backward_weight_slices(&v);
+  bool strides = v.s.stride[0] > 1 || v.s.stride[1] > 1; /* oneDNN (2.6) sums slowly over them */
+  if (takes_product(&v, FEW_ROWS_OF_SUMS) || (strides && takes_large_product(&v))) return backward_weight_product(&v);
+  if (find_library(&v, GB_ONEDNN_BACKWARD_WEIGHT, MOST_PARTIALS, true)) return backward_weight_slices(&v);
+  if (takes_large_product(&v)) return backward_weight_product(&v);
+  if (find_library(&v, GB_ONEDNN_BACKWARD_WEIGHT, MOST_PARTIALS, false)) return backward_weight_slices(&v);
   return backward_weight_plain(&v);
 }
 

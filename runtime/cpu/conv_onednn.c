@@ -174,6 +174,7 @@ typedef struct kept_conv { conv_key key; gb_onednn_conv *conv; uint64_t used; } 
 
 struct gb_onednn {
   dnnl_engine_t engine;
+  const char *unit;                              /* what names of implementations by the unit for bfloat16 contain */
   int (*get_threads)(void);                      /* omp_get_max_threads; NULL in a sequential oneDNN */
   void (*set_threads)(int);                      /* omp_set_num_threads */
   uint64_t clock;
@@ -275,13 +276,17 @@ size_t gb_onednn_scratch_bytes(const gb_onednn_conv *conv) {
 
 /* {==== Making ==== */
 
+static void free_layouts(gb_onednn_conv *conv) {
+  layout all[] = { conv->run.scratch, conv->reorder.scratch, conv->x, conv->weight, conv->packed, conv->any, conv->y,
+                   conv->bias_layout };
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++) layout_free(all[i]);
+}
+
 static void conv_free(gb_onednn_conv *conv) {
   if (!conv) return;
   if (conv->run.primitive) dnnl_primitive_destroy(conv->run.primitive);
   if (conv->reorder.primitive) dnnl_primitive_destroy(conv->reorder.primitive);
-  layout all[] = { conv->run.scratch, conv->reorder.scratch, conv->x, conv->weight, conv->packed, conv->any, conv->y,
-                   conv->bias_layout };
-  for (size_t i = 0; i < sizeof all / sizeof *all; i++) layout_free(all[i]);
+  free_layouts(conv);
   free(conv);
 }
 
@@ -307,17 +312,16 @@ static int64_t after_of(const gb_conv_sizes *s, int i) {
   return gb_padding_after(s->in[i], s->out[i], s->kernel[i], s->stride[i], s->padding[i], s->dilation[i]);
 }
 
-/* The primitive descriptor of one kind; backward ones want the forward one as a hint. */
-static dnnl_primitive_desc_t describe(const gb_onednn_conv *conv, gb_onednn_kind kind, const gb_conv_sizes *s,
-                                      const_dnnl_primitive_attr_t attr,
-                                      const_dnnl_primitive_desc_t hint) {
+/* The primitive descriptor; backward ones want the forward one as a hint. */
+static dnnl_primitive_desc_t describe(const gb_onednn_conv *conv, const gb_conv_sizes *s,
+                                      const_dnnl_primitive_attr_t attr, const_dnnl_primitive_desc_t hint) {
   dnnl_engine_t engine = conv->onednn->engine;
   const geometry g = { .stride = { s->stride[0], s->stride[1] }, .padding = { s->padding[0], s->padding[1] },
                        .dilation = { s->dilation[0] - 1, s->dilation[1] - 1 }, /* oneDNN counts the gaps */
                        .after = { after_of(s, 0), after_of(s, 1) } };
-  if (kind == GB_ONEDNN_FORWARD)
+  if (conv->kind == GB_ONEDNN_FORWARD)
     return describe_forward(engine, conv->x, conv->any, conv->bias ? conv->bias_layout : NULL, conv->y, &g, attr);
-  if (kind == GB_ONEDNN_BACKWARD_INPUT)
+  if (conv->kind == GB_ONEDNN_BACKWARD_INPUT)
     return describe_backward_input(engine, conv->x, conv->any, conv->y, &g, attr, hint);
   return describe_backward_weight(engine, conv->x, conv->any, conv->y, &g, attr, hint);
 }
@@ -333,11 +337,11 @@ static bool compile(step *s, dnnl_primitive_desc_t desc) {
 }
 
 /* Is this implementation slower than another that the caller has: one of oneDNN's references, or, of bfloat16, one
- * without AMX's tiles? */
+ * without the unit that the backend uses? */
 static bool is_slow(const gb_onednn_conv *conv, const_dnnl_primitive_desc_t desc) {
   const char *name = NULL;
   if (dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, &name) != dnnl_success || !name) return true;
-  return conv->half ? !strstr(name, "amx") : strstr(name, "ref") != NULL;
+  return conv->half ? !strstr(name, conv->onednn->unit) : strstr(name, "ref") != NULL;
 }
 
 /* Compile what carries the weight into oneDNN's layout, or its gradient out of it; nothing where both are the same. */
@@ -351,12 +355,21 @@ static bool compile_reorder(gb_onednn_conv *conv, const_dnnl_primitive_attr_t at
   return compile(&conv->reorder, desc);
 }
 
+/* The forward convolution that backward ones want as a hint. */
+static dnnl_primitive_desc_t hint_for(const gb_onednn_conv *conv, const gb_conv_sizes *s,
+                                      const_dnnl_primitive_attr_t attr) {
+  gb_onednn_conv forward = { .onednn = conv->onednn, .kind = GB_ONEDNN_FORWARD, .half = conv->half };
+  dnnl_primitive_desc_t hint = lay_out(&forward, s) ? describe(&forward, s, attr, NULL) : NULL;
+  free_layouts(&forward);
+  return hint;
+}
+
 /* Compile conv's primitives for these sizes. false: oneDNN cannot, or not fast. */
 static bool compile_all(gb_onednn_conv *conv, const gb_conv_sizes *s, const_dnnl_primitive_attr_t attr) {
   dnnl_primitive_desc_t hint = NULL, run;
   if (!lay_out(conv, s)) return false;
-  if (conv->kind != GB_ONEDNN_FORWARD && !(hint = describe(conv, GB_ONEDNN_FORWARD, s, attr, NULL))) return false;
-  run = describe(conv, conv->kind, s, attr, hint);
+  if (conv->kind != GB_ONEDNN_FORWARD && !(hint = hint_for(conv, s, attr))) return false;
+  run = describe(conv, s, attr, hint);
   if (hint) dnnl_primitive_desc_destroy(hint);
   if (!run) return false;
   if (is_slow(conv, run)) {
@@ -396,9 +409,10 @@ static gb_onednn_conv *conv_new(const struct gb_onednn *o, gb_onednn_kind kind, 
 /* {==== Keeping ==== */
 
 /* oneDNN's engine for this context; NULL where there is no memory or the library found is not the one compiled for. */
-static struct gb_onednn *onednn_open(void) {
+static struct gb_onednn *onednn_open(gb_unit unit) {
   struct gb_onednn *o = calloc(1, sizeof *o);
   if (!o) return NULL;
+  o->unit = unit == GB_UNIT_TILES ? "amx" : "avx512_core_bf16";
   if (dnnl_version()->major == DNNL_VERSION_MAJOR && find_openmp(o) &&
       dnnl_engine_create(&o->engine, dnnl_cpu, 0) == dnnl_success) return o;
   free(o);
@@ -427,7 +441,7 @@ const gb_onednn_conv *gb_onednn_find(gb_context *context, gb_onednn_kind kind, c
   gb_cpu_room *room = gb_cpu(context);
   if (room->plain_convolution) return NULL;
   struct gb_onednn *o = room->onednn;
-  if (!o && !(o = room->onednn = onednn_open())) return NULL;
+  if (!o && !(o = room->onednn = onednn_open(room->unit))) return NULL;
   conv_key key = { .sizes = *s, .kind = kind, .bias = bias, .half = half };
   kept_conv *found = NULL;
   for (int i = 0; i < o->count && !found; i++)

@@ -1,5 +1,5 @@
-/* cpu/conv_onednn.h - convolutions of float32, or of bfloat16 by AMX tiles, by oneDNN, one batch slice at a time, on
- * the calling thread only.
+/* cpu/conv_onednn.h - convolutions of float32, or of bfloat16 by the processor's unit for it, by oneDNN, one batch
+ * slice at a time, on the calling thread only.
  *
  * Images are channels-last in memory, [n][h][w][c]; weights are [o][kh][kw][c / groups] outside and in a layout of
  * oneDNN's choice inside. Whatever oneDNN cannot do, or would do slowly, is NULL here and is left to the plain
