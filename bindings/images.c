@@ -1,5 +1,6 @@
 /* images.c - gb.io.image, and gb.data.transforms as Lua objects: each public function reads the arguments of one
  * step. */
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -102,7 +103,7 @@ static void size_of(const gbl_call *call, gb_augment *s, bool one_is_both) {
                                                v->count);
   for (int i = 0; i < v->count; i++)
     if (v->ints[i] < 1 || v->ints[i] > 1 << 16)
-      gbl_refuse(call, "'size' is a number of pixels from 1 to %d, got %d", 1 << 16, (int)v->ints[i]);
+      gbl_refuse(call, "'size' is a number of pixels from 1 to %d, got %" PRId64, 1 << 16, v->ints[i]);
   s->height = v->ints[0];
   s->width = v->count == 2 ? v->ints[1] : one_is_both ? v->ints[0] : 0;
 }
@@ -255,7 +256,7 @@ static int elastic(lua_State *L, gbl_call *call) {
 static int rand_augment(lua_State *L, gbl_call *call) {
   gb_augment s = { .kind = GB_AUGMENT_RAND_AUGMENT, .p = 1, .count = gbl_integer(call, "n"),
                    .magnitude = gbl_number(call, "magnitude"), .fill = byte_of(call, "fill") };
-  if (s.count < 1 || s.count > 14) return gbl_refuse(call, "'n' lies between 1 and 14, got %d", (int)s.count);
+  if (s.count < 1 || s.count > 14) return gbl_refuse(call, "'n' lies between 1 and 14, got %" PRId64, s.count);
   if (!(s.magnitude >= 0 && s.magnitude <= 30))
     return gbl_refuse(call, "'magnitude' lies between 0 and 30, got %g", s.magnitude);
   return push_step(L, call, s);
@@ -272,13 +273,15 @@ static int equalize(lua_State *L, gbl_call *call) { return plain_step(L, call, G
 
 static int posterize(lua_State *L, gbl_call *call) {
   gb_augment s = { .kind = GB_AUGMENT_POSTERIZE, .p = share_of(call, "p"), .bits = gbl_integer(call, "bits") };
-  if (s.bits < 1 || s.bits > 8) return gbl_refuse(call, "'bits' lies between 1 and 8, got %d", (int)s.bits);
+  if (s.bits < 1 || s.bits > 8) return gbl_refuse(call, "'bits' lies between 1 and 8, got %" PRId64, s.bits);
   return push_step(L, call, s);
 }
 
 static int solarize(lua_State *L, gbl_call *call) {
+  double threshold = gbl_number(call, "threshold");
+  if (!isfinite(threshold)) return gbl_refuse(call, "'threshold' must be finite, got %g", threshold);
   return push_step(L, call, (gb_augment){ .kind = GB_AUGMENT_SOLARIZE, .p = share_of(call, "p"),
-                                          .threshold = gbl_number(call, "threshold") });
+                                          .threshold = threshold });
 }
 
 static int sharpness(lua_State *L, gbl_call *call) {

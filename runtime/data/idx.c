@@ -4,7 +4,6 @@
  * Memory grows with what the file really holds, not with what its header claims; a file that ends early, goes on, or
  * fails its checksum is GB_EFORMAT. Layout: two zero bytes, a type, a rank, a 32-bit big-endian size per dimension, the
  * elements, big-endian. */
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +11,7 @@
 #include <zlib.h>
 
 #include "data/readers.h"
-#include "io/path.h"
+#include "io/file.h"
 
 #define FIRST_READ ((size_t)1 << 20)
 #define BYTES_MOST ((size_t)1 << 40)
@@ -114,7 +113,7 @@ static gb_status swap_elements(gb_context *context, gb_idx *idx) {
 gb_status gb_idx_read(gb_context *context, const char *path, gb_idx *out) {
   gb_idx idx = { 0 };
   int fd;
-  GB_TRY(gb_path_open(context, path, O_RDONLY, &fd));
+  GB_TRY(gb_file_open_regular(context, path, &fd, NULL));
   gzFile file = gzdopen(fd, "rb");
   if (!file) {
     close(fd);

@@ -163,16 +163,19 @@ void gb_file_abandon(gb_file_writer *file) {
 
 /* {==== Reading ==== */
 
-/* Open, and see that it is a regular file. */
-static gb_status open_regular(gb_file_reader *file) {
+gb_status gb_file_open_regular(gb_context *context, const char *path, int *fd, uint64_t *size) {
   struct stat info;
-  GB_TRY(gb_path_open(file->context, file->path, O_RDONLY | O_NONBLOCK, &file->fd));
-  if (fstat(file->fd, &info)) return gb_fail_errno(file->context, "open", file->path, errno);
-  if (!S_ISREG(info.st_mode))
-    return gb_fail(file->context, GB_EIO, "cannot open '%s': it is %s", file->path, S_ISDIR(info.st_mode)
-                   ? "a folder, no regular file; name a file in it" : "no regular file");
-  file->size = (uint64_t)info.st_size;
-  return GB_OK;
+  gb_status status = GB_OK;
+  GB_TRY(gb_path_open(context, path, O_RDONLY | O_NONBLOCK, fd));
+  if (fstat(*fd, &info)) status = gb_fail_errno(context, "open", path, errno);
+  else if (!S_ISREG(info.st_mode))
+    status = gb_fail(context, GB_EIO, "cannot open '%s': it is %s", path, S_ISDIR(info.st_mode)
+                     ? "a folder, no regular file; name a file in it" : "no regular file");
+  else if (size) *size = (uint64_t)info.st_size;
+  if (status == GB_OK) return GB_OK;
+  close(*fd);
+  *fd = -1;
+  return status;
 }
 
 gb_status gb_file_open(gb_context *context, const char *path, gb_file_reader **out) {
@@ -181,7 +184,8 @@ gb_status gb_file_open(gb_context *context, const char *path, gb_file_reader **o
   file->context = context;
   file->fd = -1;
   file->path = strdup(path);
-  gb_status status = file->path ? open_regular(file) : gb_fail_memory(context, strlen(path));
+  gb_status status = file->path ? gb_file_open_regular(context, path, &file->fd, &file->size)
+                                : gb_fail_memory(context, strlen(path));
   if (status != GB_OK) { gb_file_close(file); return status; }
   *out = file;
   return GB_OK;

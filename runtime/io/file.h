@@ -19,6 +19,10 @@ gb_status gb_file_commit(gb_file_writer *file);
 /* End the writer and leave the old file as it was. NULL is fine. */
 void gb_file_abandon(gb_file_writer *file);
 
+/* A descriptor to read a regular file by, which the caller closes, and its size (NULL: not wanted). Anything else is an
+ * error, and is not waited for: to open a pipe that nobody writes would take for ever. */
+gb_status gb_file_open_regular(gb_context *context, const char *path, int *fd, uint64_t *size);
+
 gb_status gb_file_open(gb_context *context, const char *path, gb_file_reader **out);
 uint64_t gb_file_size(const gb_file_reader *file);
 /* All of [offset, offset + bytes), or an error (a file that ends before is GB_EFORMAT). */

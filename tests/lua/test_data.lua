@@ -77,6 +77,11 @@ describe("idx files", function()
       local path = temporary(content)
       expect(function() data.idx(path) end):to_fail(path)
     end
+    expect(function() data.idx("tests") end):to_fail("it is a folder, no regular file; name a file in it")
+    local pipe = os.tmpname()
+    os.execute(("rm '%s' && mkfifo '%s'"):format(pipe, pipe)) -- to open one that nobody writes waits for ever
+    expect(function() data.idx(pipe) end):to_fail("it is no regular file")
+    os.remove(pipe)
   end)
   it("data.mnist by the standard names", function()
     expect(function() data.mnist("/nowhere") end):to_fail("t10k-images-idx3-ubyte")
