@@ -77,8 +77,8 @@ end
 
 -- {==== measures ====
 -- A row has its options with their defaults (nil is spelled false), begin() -> state, which is plain numbers and lists,
--- add(state, options, output, target), merge(state, other) where that is no sum, and value(state, options) -> number,
--- and perhaps a second one by its suffix.
+-- add(state, options, output, target), merge(state, other) where that is no sum, fits(state, options) where the form of
+-- a state hangs on them, and value(state, options) -> number, and perhaps a second one by its suffix.
 
 local labelled = { dim = false, ignore_index = -100, threshold = 0 }
 
@@ -245,6 +245,15 @@ measures.auc = { options = with { bins = 0 },
       end
     end
   end,
+  fits = function(state, o)
+    for _, list in next, { state.positive, state.negative } do
+      for i = 1, #list do
+        if is_tensor(list[i]) ~= (o.bins == 0) then return false end
+      end
+      if o.bins > 0 and #list > 0 and #list ~= o.bins + 1 then return false end
+    end
+    return true
+  end,
   value = function(state, o)
     if o.bins > 0 then
       local below, wins, ties, positives = 0, 0, 0, 0
@@ -346,10 +355,14 @@ Metrics.update = define("Metrics:update(output: tensor, target: tensor): One mor
   end)
 end)
 
--- Is it a state of the form of a fresh one?
+-- Is it a state of the form of a fresh one? What lists hold are numbers and tensors.
 local function is_like(fresh, state)
   for key, value in next, fresh do
-    if type(state) ~= "table" or type(state[key]) ~= type(value) then return false end
+    local given = type(state) == "table" and state[key]
+    if type(given) ~= type(value) then return false end
+    for _, entry in ipairs(type(given) == "table" and given or {}) do
+      if not (math_type(entry) or is_tensor(entry)) then return false end
+    end
   end
   return true
 end
@@ -357,8 +370,10 @@ end
 -- Refuse what is no state of these measures.
 local function check_like(mine, state, who)
   for _, name in ipairs(mine.names) do
-    if not is_like(mine.rows[name].measure.begin(), state[name]) then
-      fail(format("Metrics: %s: the state has no '%s', or one of another form", who, name))
+    local row = mine.rows[name]
+    local measure = row.measure
+    if not is_like(measure.begin(), state[name]) or measure.fits and not measure.fits(state[name], row.options) then
+      fail(format("Metrics: %s: the state has no '%s', or that of a measure with other options", who, name))
     end
   end
 end

@@ -75,6 +75,7 @@ end
 local function shown(value)
   if gb.is_tensor(value) then value = value:item() end
   value = native.scale_of(value) or value
+  if value ~= value then return "nan" end -- whatever its sign
   if math.type(value) == "float" then return (abs(value) >= 1e4 or value == 0) and format("%.0f", value) or
     format("%.4g", value) end
   return tostring(value)

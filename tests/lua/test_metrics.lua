@@ -257,6 +257,22 @@ describe("gb.Metrics", function()
     of(gb.randn(16), (gb.arange(16) % 2):float(), false)
     expect(function() gb.Metrics({ "mae" }):merge({}) end):to_fail("merge: the state has no 'mae'")
   end)
+  it("turn down states of other options, and what is no state", function()
+    local scores, labels = gb.randn(8), (gb.arange(8) % 2):float()
+    local kept, binned, more = gb.Metrics { "auc" }, gb.Metrics { auc = { "auc", bins = 4 } },
+      gb.Metrics { auc = { "auc", bins = 5 } }
+    for _, metrics in ipairs { kept, binned, more } do metrics:update(scores, labels) end
+    for _, a in ipairs { kept, binned, more } do
+      for _, b in ipairs { kept, binned, more } do
+        if a ~= b then
+          expect(function() a:load_state_dict(b:state_dict()) end):to_fail("that of a measure with other options")
+          expect(function() a:merge(b:state_dict()) end):to_fail("that of a measure with other options")
+        end
+      end
+    end
+    expect(function() gb.Metrics({ "f1" }):merge({ f1 = { right = { "1" }, said = { 1 }, there = { 1 },
+      single = false } }) end):to_fail("the state has no 'f1'")
+  end)
   it("says what is wrong", function()
     local x, y = gb.rand(4, 3), gb.tensor { 0, 1, 2, 0 }
     local wrong = {
