@@ -9,6 +9,7 @@ local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
 local define, own, private, copy = native.define, native.own, native.private, native.copy
 local format, gsub, find, match, sub = string.format, string.gsub, string.find, string.match, string.sub
+local gmatch = string.gmatch
 local remove, math_type, huge = table.remove, math.type, math.huge
 local save_checkpoint, load_checkpoint = gb.io.save_checkpoint, gb.io.load_checkpoint
 
@@ -69,9 +70,29 @@ end
 
 -- {==== names ====
 
+local FIELD = "{([%w_]+):?(%.?%d*[fdge]?)}"
+
+-- A name that files can have, in the folder itself, and not that of the last state.
+local function check_name(name)
+  local rest = gsub(name, FIELD, "x")
+  local why = find(rest, "[{}]") and "has a brace that is no field; fields are {step}, {val_loss} or {val_loss:.3f}" or
+    find(rest, "/", 1, true) and "has a /; the files lie in the folder itself" or
+    (rest == "" or sub(rest, 1, 1) == ".") and "begins with no letter, digit or field" or
+    rest == "last" and "is that of the state to go on from" or
+    #name > 100 and "has more than 100 letters"
+  if why then fail(format("Checkpoints: the name '%s' %s", name, why)) end
+end
+
+-- The fields that the names of its files have.
+function native.fields_of(checkpoints)
+  local fields = {}
+  for field in gmatch(private(checkpoints, "checkpoints").name, FIELD) do fields[#fields + 1] = field end
+  return fields
+end
+
 -- "epoch=3-step=120": the pattern with its fields filled in.
 local function name_of(mine, values)
-  local name = gsub(mine.name, "{([%w_]+):?(%.?%d*[fdge]?)}", function(field, form)
+  local name = gsub(mine.name, FIELD, function(field, form)
     local value = values[field]
     if type(value) ~= "number" then
       fail(format("Checkpoints: the name '%s' has a field %s, which is %s", mine.name, field,
@@ -251,9 +272,12 @@ Checkpoints.load_state_dict = define("Checkpoints:load_state_dict(state: tree): 
   end
   for i, entry in ipairs(state.kept) do
     local is_entry = type(entry) == "table" and is_name(entry.name)
-    if not is_entry or not (entry.score == nil or type(entry.score) == "number") or
-      mine.monitor and not entry.score then
+    if not is_entry or not (entry.score == nil or type(entry.score) == "number") then
       fail(format("Checkpoints: file %d of the state is not one that these checkpoints keep", i))
+    end
+    if mine.monitor and not entry.score then
+      fail(format("Checkpoints: %s was kept without a measure, and now '%s' is monitored; give another folder, or the \z
+        options that the run began with", entry.name, mine.monitor))
     end
     kept[i] = { name = entry.name, score = entry.score, major = entry.major == true }
   end
@@ -274,7 +298,8 @@ gb.Checkpoints = define("gb.Checkpoints(folder: path; monitor?: string, mode: \"
   last = false only where a run stops or ends. Fields of name become epoch=3, or -v1 is added \z
   where another run left that file. weights_only: what is kept holds only the model's weights. last, best, \z
   best_score and kept can be read. Errors: more than one of every_steps, every_epochs \z
-  and every_seconds. Example: local files = gb.Checkpoints(\"runs/a\", { monitor = \"val_loss\", keep = 3 })",
+  and every_seconds; a name with a /, with braces that are no field, or \"last\". \z
+  Example: local files = gb.Checkpoints(\"runs/a\", { monitor = \"val_loss\", keep = 3 })",
   "files",
   function(folder, options)
     local triggers = 0
@@ -289,6 +314,7 @@ gb.Checkpoints = define("gb.Checkpoints(folder: path; monitor?: string, mode: \"
     if options.every_seconds and not (options.every_seconds > 0) then
       fail(format("Checkpoints: 'every_seconds' must be above 0, got %g", options.every_seconds))
     end
+    check_name(options.name)
     if options.major and options.monitor then fail("Checkpoints: 'major' is for the most recent, without a monitor") end
     options.folder, options.kept, options.removed, options.saves = folder, {}, {}, 0
     options.since, options.resumed = native.clock(), false

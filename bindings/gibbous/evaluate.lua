@@ -52,21 +52,18 @@ end
 -- Is the loss of a batch the mean over its rows, whatever is in them?
 function native.counts_rows(run, batch) return not run.count and not has_labels(batch) end
 
--- How many elements the loss of a batch is the mean of: labels that are not ignored, else rows. On a device a tensor,
--- so that nothing waits for it.
+local function item(value) return is_tensor(value) and value:item() or value end
+
+-- How many elements the loss of a batch is the mean of: labels that are not ignored, else rows. A device is waited for,
+-- where a step or a batch begins and there is little to wait for: a batch of which nothing counts is left out.
 function native.count_of(run, batch)
   if run.count then
-    local count = run.count(unpack(batch, 1, batch.n))
-    if is_tensor(count) and count:numel() == 1 or type(count) == "number" and count >= 0 and count < huge then
-      return count
-    end
-    fail(format("Trainer: 'count' must give a number from 0, it gave %s", tostring(count)))
+    local given = run.count(unpack(batch, 1, batch.n))
+    local count = is_tensor(given) and given:numel() == 1 and given:item() or given
+    if type(count) == "number" and count >= 0 and count < huge then return count end
+    fail(format("Trainer: 'count' must give a number from 0, it gave %s", tostring(given)))
   end
-  if has_labels(batch) then
-    local target = batch[batch.n]
-    local count = target:ne(run.ignore_index or IGNORED):sum()
-    return target.device == "cpu" and count:item() or count
-  end
+  if has_labels(batch) then return batch[batch.n]:ne(run.ignore_index or IGNORED):sum():item() end
   return native.rows_of(batch)
 end
 local count_of = native.count_of
@@ -115,8 +112,6 @@ function native.text_of(values)
   for i, name in ipairs(names) do parts[i] = format("%s %.4g", name, values[name]) end
   return concat(parts, "  ")
 end
-
-local function item(value) return is_tensor(value) and value:item() or value end
 
 -- Run fn with every module in evaluation, without gradients, in the average's weights if there are some.
 local function evaluating(run, fn, ...)
@@ -170,7 +165,7 @@ end
 
 -- What one process says of a batch: its mean loss, of how many elements, and the state of the metrics.
 local function entry_of(run, loss, count, output, target)
-  local entry = { loss = loss:detach():double():item(), count = item(count) }
+  local entry = { loss = loss:detach():double():item(), count = count }
   if run.metrics and output then
     run.metrics:reset()
     run.metrics:update(output, target)
@@ -205,13 +200,12 @@ local function measure(run, loader, n)
     local is_measured = is_tensor(output) and is_tensor(target)
     if is_shared then entries[number] = entry_of(run, loss, count, is_measured and output, target)
     else
-      if item(count) > 0 then sum, total = sum + loss:detach():double() * count, total + count end
+      if count > 0 then sum, total = sum + loss:detach():double() * count, total + count end
       if run.metrics and is_measured then run.metrics:update(output, target) end
     end
     if bar then bar:update(min(run.size or 1, n - number + 1)) end
   end)
   if is_shared then sum, total = mean_of(run, entries) end
-  total = item(total)
   values.val_loss = total > 0 and item(sum) / total or 0 / 0
   for name, value in next, run.metrics and run.metrics:compute() or {} do values["val_" .. name] = value end
   local shown = native.copy(values)

@@ -36,7 +36,8 @@ for _, unit in ipairs {
   { "io" },
   { "args" }, { "progress" }, { "logger" }, { "plot" },
   { "early_stopping" }, { "checkpoints" }, { "metrics" }, { "evaluate" },
-  { "trainer", "trainer_job", "trainer_rescue", "trainer_report", "trainer_search", "trainer_options" },
+  { "trainer", "trainer_average", "trainer_schedule", "trainer_job", "trainer_rescue",
+    "trainer_report", "trainer_search", "trainer_options" },
   { "test" }, { "seal" },
 } do
   native.units[unit[1]] = unit

@@ -67,6 +67,22 @@ local function fill(name, options, total)
   if name == "OneCycle" and options.total_steps == nil and total < huge then options.total_steps = total end
 end
 
+-- Run fn, which may make schedules of an optimizer; the rates and momenta that they set are given back.
+function native.without_trace(optimizer, fn)
+  local opt = private(optimizer, "optimizer")
+  local groups, initial, before = opt.native, copy(opt.initial), {}
+  for i = 1, #opt.groups do
+    before[i] = { lr = groups:get(i, "lr"), momentum = groups:get(i, "momentum"), betas = groups:get(i, "betas") }
+  end
+  local _ <close> = setmetatable({}, { __close = function()
+    opt.initial = initial
+    for i, values in ipairs(before) do
+      for name, value in next, values do groups:set(i, name, value) end
+    end
+  end })
+  fn()
+end
+
 gb.optim.lr.named = define("gb.optim.lr.named(schedule: any, optimizer: optimizer; steps?: size) -> schedule: The \z
   schedule by its name, \"Cosine\" or { \"Cosine\", warmup = 0.1 }, or what a function of the optimizer and the \z
   number of steps gives. steps: how many the run has; Cosine, Linear and OneCycle end there, and a warmup below 1 is \z

@@ -154,6 +154,8 @@ local function takes_metric(mine)
   return false
 end
 
+function native.takes_metric(schedule) return takes_metric(private(schedule, "schedule")) end
+
 -- The number of a metric: an epoch's loss, or how much of it was right.
 local function number_of(mine, metric)
   if metric == nil then return nil end

@@ -6,9 +6,9 @@
 -- Inside a step: gradients are forgotten; for each micro-batch forward and scaled backward; unscale; clip; the
 -- optimizer, unless a gradient is not finite; the scaler; then, if the step was not skipped, schedule and average; log,
 -- validate, save, and only then may the run stop. So what a checkpoint holds is always a whole step.
--- trainer_options.lua has gb.Trainer itself, trainer_job.lua what it does on many processes, trainer_rescue.lua what is
--- saved after an error, trainer_report.lua says where numbers went wrong, trainer_search.lua has find_batch and
--- find_lr.
+-- trainer_options.lua has gb.Trainer itself, trainer_schedule.lua and trainer_average.lua its schedule and its average,
+-- trainer_job.lua what it does on many processes, trainer_rescue.lua what is saved after an error, trainer_report.lua
+-- says where numbers went wrong, trainer_search.lua has find_batch and find_lr.
 
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
@@ -67,7 +67,8 @@ local function share_of(loss, counts, k, total)
   return loss * (counts[k] / total)
 end
 
--- Gradients of the micro-batches of a step, summed; its loss.
+-- Gradients of the micro-batches of a step, summed; its loss, and of how many elements that is the mean. A batch of
+-- which nothing counts is left out: the mean over nothing is NaN, which times 0 would still be NaN.
 local function accumulate(mine, group)
   local counts, total, mean = {}, 0, nil
   for k, batch in ipairs(group) do
@@ -78,11 +79,13 @@ local function accumulate(mine, group)
   for k, batch in ipairs(group) do
     batch.seed, batch.offset = native.get_rng()
     tell(mine, "batch", batch)
-    local loss, output, target = loss_of(mine, batch)
-    if mine.tally and is_tensor(output) and is_tensor(target) then mine.tally:update(output, target) end
-    loss = share_of(loss, counts, k, total)
-    mine.scaler:scale(loss):backward()
-    mean = mean and mean + loss:detach() or loss:detach()
+    if counts[k] > 0 then
+      local loss, output, target = loss_of(mine, batch)
+      if mine.tally and is_tensor(output) and is_tensor(target) then mine.tally:update(output, target) end
+      loss = share_of(loss, counts, k, total)
+      mine.scaler:scale(loss):backward()
+      mean = mean and mean + loss:detach() or loss:detach()
+    end
   end
   return mean, total
 end
@@ -102,40 +105,40 @@ local function advance(mine, skipped)
     return
   end
   if mine.schedule and mine.schedule_every == "step" and not mine.swa_schedule then mine.schedule:step() end
-  if mine.average and not mine.swa and mine.step >= mine.average_start then
-    trainer.gather(mine)
-    mine.average:update_parameters()
-  end
+  trainer.average_step(mine)
 end
 
 local function lr_of(mine) return private(mine.optimizer, "optimizer").native:get(1, "lr") end
+trainer.lr_of = lr_of
 
-local function new_swa_schedule(mine)
-  return gb.optim.lr.SWA(mine.optimizer, { swa_lr = mine.swa.lr or lr_of(mine), anneal_epochs = mine.swa.anneal })
-end
-
--- One step of the optimizer on a group of micro-batches. Reading the loss and the scaler's flag waits for a device,
--- once and after all of the step was asked for.
-local function train_step(mine, group)
-  local mean, total = (mine.ddp and trainer.accumulate_shards or accumulate)(mine, group)
+-- Clip what was summed, and step. Gives the norm.
+local function update(mine, group)
   mine.scaler:unscale_(mine.optimizer)
   tell(mine, "backward", group)
   local norm = clip(mine)
   mine.rescue = nil -- the step is no whole one until what follows is done
   mine.scaler:step(mine.optimizer)
   mine.scaler:update()
+  return norm
+end
+
+-- One step of the optimizer on a group of micro-batches. Reading the loss and the scaler's flag waits for a device,
+-- once and after all of the step was asked for. A step of which nothing counts is skipped: it has no gradient.
+local function train_step(mine, group)
+  local mean, total = (mine.ddp and trainer.accumulate_shards or accumulate)(mine, group)
+  local is_empty = total == 0
+  local norm = is_empty and 0.0 or update(mine, group)
   mine.step, mine.inner = mine.step + 1, mine.inner + 1
   local values = mine.values
   local lr = lr_of(mine)
-  local skipped = mine.scaler:is_enabled() and mine.scaler:stats().last_skipped
+  local skipped = is_empty or mine.scaler:is_enabled() and mine.scaler:stats().last_skipped
   advance(mine, skipped)
   mine.rescue = not mine.last
-  values.loss, values.norm, values.lr = item(mean), item(norm), lr
+  values.loss, values.norm, values.lr = is_empty and 0 / 0 or item(mean), item(norm), lr
   values.scale, values.skipped, values.step, values.epoch = mine.scaler:get_scale(), mine.skipped, mine.step, mine.epoch
-  trainer.report_step(mine, group, skipped)
-  local count = item(total)
+  trainer.report_step(mine, group, skipped, is_empty)
   if values.loss == values.loss and values.loss < huge and values.loss > -huge then
-    mine.sums.loss, mine.sums.count = mine.sums.loss + values.loss * count, mine.sums.count + count
+    mine.sums.loss, mine.sums.count = mine.sums.loss + values.loss * total, mine.sums.count + total
   end
   tell(mine, "step", values)
 end
@@ -175,10 +178,7 @@ local function progress_part(mine)
       trainer.check_shards(mine, state.shards)
       if mine.stopping then mine.stopping:load_state_dict(state.stop) end
       if mine.tally then mine.tally:load_state_dict(state.tally) end
-      if state.swa ~= nil and mine.swa then
-        mine.swa_schedule = new_swa_schedule(mine)
-        mine.swa_schedule:load_state_dict(state.swa)
-      end
+      trainer.load_swa(mine, state.swa)
       for _, name in ipairs(counters) do mine[name] = state[name] end
       for name, value in next, type(state.values) == "table" and state.values or {} do
         if type(name) == "string" and type(value) == "number" then mine.values[name] = value end
@@ -297,16 +297,6 @@ local function validation_due(mine, inner, finished)
   return inner % max(1, floor(mine.epoch_steps * every)) == 0
 end
 
--- SWA takes the weights at the end of each epoch from its start on, at a rate of its own.
-local function end_epoch_of_swa(mine)
-  local swa = mine.swa
-  local start = math_type(swa.start) == "integer" and swa.start or floor(swa.start * (mine.epochs or 1))
-  if mine.epoch < start then return end
-  if mine.epoch > start or start == 0 then mine.average:update_parameters() end
-  mine.swa_schedule = mine.swa_schedule or new_swa_schedule(mine)
-  mine.swa_schedule:step()
-end
-
 -- The end of an epoch: its means, and what goes by epochs.
 local function end_epoch(mine)
   mine.epoch, mine.batch, mine.inner = mine.epoch + 1, 0, 0
@@ -318,7 +308,7 @@ local function end_epoch(mine)
   mine.sums = { loss = 0.0, count = 0 }
   for name, value in next, values do mine.values[name] = value end
   mine.values.epoch = mine.epoch
-  if mine.swa then end_epoch_of_swa(mine) end
+  trainer.average_epoch(mine)
   if mine.schedule and mine.schedule_every == "epoch" and not mine.swa_schedule then mine.schedule:step() end
   log_values(mine, values)
   tell(mine, "epoch", values)
@@ -402,6 +392,10 @@ local function run_epoch(mine)
   if mine.progress then
     mine.bar = gb.progress(mine.epoch_steps - mine.inner, format("epoch %d", mine.epoch + 1))
   end
+  if mine.batch >= n then
+    fail(format("Trainer: fit: the run stands after batch %d of epoch %d, and an epoch has %d batches now; go on with \z
+      the data, the batch size and the limits that it began with", mine.batch, mine.epoch + 1, n))
+  end
   local source = trainer.source_of(mine, mine.train, mine.batch > 0)
   repeat
     trainer.begin_step(mine)
@@ -451,16 +445,11 @@ local function prepare(mine, train, validation)
   end
   mine.validation_batches = mine.validation and limited(mine.limit.validate, mine.validation)
   if mine.validation_batches == 0 then mine.validation = nil end
-  if not mine.schedule then
-    local total = trainer.total_steps(mine, limited(mine.limit.train, mine.train))
-    mine.schedule = mine.schedule_spec ~= nil and gb.optim.lr.named(mine.schedule_spec, mine.optimizer,
-      { steps = total < huge and total > 0 and total or nil }) or nil
-  end
-  mine.schedule_every = mine.schedule_every or mine.schedule and
-    private(mine.schedule, "schedule").name == "ReduceOnPlateau" and "check" or "step"
+  trainer.make_schedule(mine)
   local watches = mine.stopping or mine.checkpoint and mine.checkpoint.monitor and mine.checkpoint
   mine.monitor = watches and watches.monitor or mine.validation and "val_loss" or "train_loss"
   mine.mode = watches and watches.mode or "min"
+  trainer.check_monitors(mine)
   mine.started, mine.validated, mine.reason = clock(), clock(), nil
   trainer.begin_speed(mine)
   if mine.checkpoint then trainer.once(mine, function() mine.checkpoint:prepare() end) end
@@ -468,17 +457,6 @@ local function prepare(mine, train, validation)
   trainer.align(mine, mine.validation)
   local resumed = mine.resume and resume(mine)
   if mine.validation and not resumed and mine.step == 0 then sanity_check(mine) end
-end
-
--- The average becomes the weights; batch norms get statistics of its weights.
-local function adopt_average(mine)
-  if not mine.average or mine.average.n_averaged == 0 or mine.averaged then return end
-  mine.average:copy_to()
-  mine.averaged = true
-  if not mine.swa then return end
-  trainer.untouched(mine, mine.train, function() -- of whole batches on every process
-    gb.optim.update_bn(native.batches_of(mine.train, mine.device, false), mine.model)
-  end)
 end
 
 Trainer.fit = define("Trainer:fit(train: any, validation?: any) -> table: Train on a DataLoader, or a list of \z
@@ -518,7 +496,7 @@ Trainer.fit = define("Trainer:fit(train: any, validation?: any) -> table: Train 
   if mine.checkpoint and mine.saved ~= mine.step and mine.step > 0 then save(mine, true) end
   trainer.gather(mine)
   tell(mine, "stop", { reason = mine.reason })
-  adopt_average(mine)
+  trainer.adopt_average(mine)
   for _, logger in ipairs(mine.loggers) do
     if logger.flush then logger:flush() end
   end

@@ -145,8 +145,7 @@ local function count_pieces(mine, group)
   local counts = gb.zeros(#group * mine.shards, { dtype = "float64", device = "cpu" })
   for k, batch in ipairs(group) do
     for _, piece in ipairs(batch.pieces) do
-      local count = native.count_of(mine, piece)
-      piece.count = is_tensor(count) and count:item() or count
+      piece.count = native.count_of(mine, piece)
       counts[(k - 1) * mine.shards + piece.shard] = piece.count
     end
   end
@@ -168,7 +167,7 @@ end
 -- of the batch's samples. One without any has nothing to say.
 local function run_piece(mine, batch, piece, total)
   piece.seed, piece.offset = native.get_rng()
-  if piece.count == 0 and total > 0 then
+  if piece.count == 0 then
     mine.ddp:record(0)
     return
   end

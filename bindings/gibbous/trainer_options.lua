@@ -3,7 +3,7 @@
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
 local define, own, private, copy = native.define, native.own, native.private, native.copy
-local format = string.format
+local format, find = string.format, string.find
 local math_type, huge = math.type, math.huge
 local min, ceil = math.min, math.ceil
 local amp, is_tensor, Module = gb.amp, gb.is_tensor, gb.nn.Module
@@ -92,6 +92,7 @@ local function checked(given)
   if not options.model then fail("Trainer: give the model, a module of gb.nn") end
   if not options.optimizer then fail("Trainer: give the optimizer, or { \"AdamW\", lr = 1e-3 }") end
   if options.save_on_error and not options.checkpoint then fail("Trainer: 'save_on_error' needs checkpoint") end
+  if options.train_metrics and not options.metrics then fail("Trainer: 'train_metrics' needs metrics") end
   if options.loss and options.compute then fail("Trainer: give loss or compute, not both") end
   return options
 end
@@ -104,26 +105,6 @@ local function total_steps(mine, batches)
 end
 
 trainer.total_steps = total_steps
-
--- The average, and when it begins: EMA at a step, SWA at a share of the epochs with a rate of its own.
-local function make_average(mine, given)
-  if given == nil then return end
-  if private(given, "average") then
-    mine.average, mine.average_start = given, 0
-    return
-  end
-  local options = type(given) == "table" and copy(given) or { mode = given }
-  local is_swa = options.mode == "swa"
-  mine.swa = is_swa and { lr = options.lr, anneal = options.anneal_epochs or 10, start = options.start or 0.8 }
-  mine.average_start = not is_swa and options.start or 0
-  options.lr, options.anneal_epochs, options.start = nil, nil, nil
-  options.mode = options.mode or "ema"
-  if options.use_buffers == nil then options.use_buffers = not is_swa end
-  if not is_count(mine.average_start) or mine.swa and not is_limit(mine.swa.start) then
-    fail("Trainer: 'start' of average is a step for ema, and a share of the epochs (or an epoch) for swa")
-  end
-  mine.average = gb.optim.Average(mine.model, options)
-end
 
 local events = { start = true, epoch = true, batch = true, backward = true, step = true, skip = true, validate = true,
   improve = true, save = true, load = true, stop = true, finish = true, state = true, restore = true }
@@ -147,7 +128,8 @@ end
 
 -- The loggers: anything with log and close.
 local function loggers_of(log)
-  local list = log == nil and {} or rawget(log, 1) ~= nil and copy(log) or { log }
+  local is_none = log == nil or getmetatable(log) == nil and next(log) == nil
+  local list = is_none and {} or rawget(log, 1) ~= nil and copy(log) or { log }
   for i, logger in ipairs(list) do
     local is_object = type(logger) == "table" or type(logger) == "userdata" and not is_tensor(logger)
     if not (is_object and logger.log and logger.close) then
@@ -193,6 +175,28 @@ local function place_model(mine)
   Module.to(mine.model, mine.device, mine.precision)
 end
 
+-- A measure that is watched must be one that the run has: that is better known now than after an epoch.
+function trainer.check_monitors(mine)
+  local measured = { loss = true, train_loss = true, lr = true, norm = true, scale = true, skipped = true, step = true,
+    epoch = true, samples_per_second = true, data_wait = true, mfu = mine.peak_flops, val_loss = mine.validation }
+  for name in next, mine.metrics and mine.metrics:compute() or {} do
+    measured["val_" .. name], measured["train_" .. name] = mine.validation, mine.tally
+  end
+  for part, watching in next, { stop = mine.stopping, checkpoint = mine.checkpoint } do
+    local name, may_be_missing = watching.monitor, part == "stop" and not private(watching, "early_stopping").strict
+    if name and not measured[name] and not may_be_missing then
+      fail(format("Trainer: '%s' watches '%s', and the run has none%s%s", part, name, native.nearest(name, measured),
+        find(name, "^val_") and not mine.validation and "; give fit something to validate on" or ""))
+    end
+  end
+  for _, field in ipairs(mine.checkpoint and native.fields_of(mine.checkpoint) or {}) do
+    if not measured[field] then
+      fail(format("Trainer: the names of 'checkpoint' have a field {%s}, and the run has no such value%s", field,
+        native.nearest(field, measured)))
+    end
+  end
+end
+
 gb.Trainer = define("gb.Trainer(options: table) -> trainer: The loop around training: fit, validate, predict, \z
   find_batch and find_lr. Of the options, model and optimizer (an optimizer, or { \"AdamW\", lr =, weight_decay = }: \z
   none on biases and norms) are needed, and as a rule loss, a function of output and target, or compute(model, x, \z
@@ -227,7 +231,8 @@ gb.Trainer = define("gb.Trainer(options: table) -> trainer: The loop around trai
   make_parts(mine, options)
   local average = mine.average
   mine.average = nil
-  make_average(mine, average)
+  trainer.make_average(mine, average)
+  trainer.try_schedule(mine)
   mine.seconds = mine.time and native.seconds_of("Trainer: 'time'", mine.time)
   mine.validate_seconds = type(mine.validate_every) == "string" and
     native.seconds_of("Trainer: 'validate_every'", mine.validate_every)

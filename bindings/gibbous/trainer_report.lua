@@ -137,10 +137,14 @@ end
 
 -- {==== steps that are not finite ====
 
+local function tell_skip(mine, text)
+  trainer.tell(mine, "skip", { step = mine.step, report = text, loss = mine.values.loss, scale = mine.values.scale })
+end
+
 local function report_nonfinite(mine, group, skipped)
   local loss = mine.values.loss
   local names, cause = mine.scaler:report()
-  local parts = { place_of(mine, group) .. ": the loss is " .. format("%g", loss) }
+  local parts = { place_of(mine, group) .. ": the loss is " .. (loss == loss and format("%g", loss) or "nan") }
   if skipped and names ~= "" then parts[#parts + 1] = names end
   -- a float16 scale that is too large for one step is how the scaler works, and no mistake
   local is_routine = is_finite(loss) and mine.precision.scaler
@@ -148,11 +152,18 @@ local function report_nonfinite(mine, group, skipped)
   if op then parts[#parts + 1] = op end
   parts[#parts + 1] = skipped and "the step was skipped" or "the gradients are finite, and the step was made"
   local text = concat(parts, "; ")
-  if skipped then trainer.tell(mine, "skip", { step = mine.step, report = text, loss = loss,
-    scale = mine.values.scale }) end
+  if skipped then tell_skip(mine, text) end
   if is_routine or mine.quiet then return end
   if mine.nonfinite == "stop" then fail(text) end
   trainer.say(mine, text)
+end
+
+-- A step whose labels are all ignored, or whose count is 0, is no mistake of the numbers, and ends no run.
+local function report_empty(mine, group)
+  local text = place_of(mine, group) .. ": nothing in it counts for the loss (labels that are ignore_index, or a \z
+    count of 0); the step was skipped"
+  tell_skip(mine, text)
+  if not mine.quiet then trainer.say(mine, text) end
 end
 
 -- ====}
@@ -228,7 +239,8 @@ end
 -- ====}
 
 -- Said after each step.
-function trainer.report_step(mine, group, skipped)
+function trainer.report_step(mine, group, skipped, is_empty)
+  if is_empty then return report_empty(mine, group) end
   if mine.spikes then report_spike(mine, group) end
   if skipped or not is_finite(mine.values.loss) then report_nonfinite(mine, group, skipped) end
 end

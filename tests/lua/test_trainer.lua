@@ -308,6 +308,48 @@ describe("accumulation", function()
     wrong:fit(list)
     expect(gb.allclose(c.weight:detach(), b.weight:detach())):to_be(false)
   end)
+  it("leaves out a batch of which nothing counts, and skips a step of such batches, which ends no run", function()
+    local kept, none = gb.tensor { 1, 0, -100, 1 }, gb.full({ 4 }, -100):long()
+    local list, x = batches({ 4, 4, 4, 4, 4, 4 }, { kept, none, none, none, none, kept })
+    for _, shards in ipairs { false, 2 } do
+      for _, precision in ipairs { "32-true", "16-mixed" } do
+        local seen, skips = {}, {}
+        local function options(more)
+          more.optimizer, more.epochs, more.loss = { "AdamW", lr = 0.1 }, 1, F.cross_entropy
+          more.precision, more.shards, more.nonfinite, more.metrics = precision, shards, "stop", { "accuracy" }
+          more.schedule, more.average = { "Step", step_size = 1, gamma = 0.5 }, "ema"
+          return more
+        end
+        local a, many = linear_world(options { accumulate = 2, train_metrics = true, on = {
+          step = function(_, v) seen[#seen + 1] = v.loss end,
+          skip = function(_, v) skips[#skips + 1] = v.report end } })
+        local text = silently(function() many:fit(list) end)
+        local b, one = linear_world(options {})
+        one:fit { { x:narrow(1, 1, 4), kept }, { x:narrow(1, 21, 4), kept } }
+        expect(a.weight:detach()):to_equal_bits(b.weight:detach())
+        expect(many.step):to_be(3)
+        expect(many.skipped):to_be(1)
+        expect(many.schedule.last_epoch):to_be(2)
+        expect(many.average.n_averaged):to_be(2)
+        expect(seen[2] ~= seen[2]):to_be(true)
+        expect(many.values.train_loss):to_be(one.values.train_loss)
+        expect(#skips):to_be(1)
+        local said = "step 2, epoch 1, batches 3 to 4: nothing in it counts for the loss"
+        expect(skips[1]:find(said, 1, true)):to_be(1)
+        expect(text:find(said, 1, true) ~= nil):to_be(true)
+      end
+    end
+    local c, counted = linear_world { epochs = 1, count = function(_, y) return y:ne(0):sum() end }
+    local before = c.weight:detach():clone()
+    silently(function() -- the second has a tensor for its count, which is 0
+      counted:fit { { x:narrow(1, 1, 4), gb.ones(4, 2) }, { x:narrow(1, 1, 4), gb.zeros(4, 2) } }
+    end)
+    expect(counted.skipped):to_be(1)
+    expect(gb.equal(c.weight:detach(), before)):to_be(false)
+    local _, rows = linear_world { epochs = 1 }
+    silently(function() rows:fit { { gb.zeros(0, 3), gb.zeros(0, 2) } } end)
+    expect(rows.skipped):to_be(1)
+  end)
   it("steps with the last, short group of an epoch, and its loss is the mean of what there is", function()
     local list, x = batches { 2, 2, 2, 2, 2 }
     local rates = {}
@@ -628,6 +670,11 @@ describe("Checkpoints", function()
     expect(function() gb.Checkpoints("x", { keep = -2 }) end):to_fail("'keep' must be from 0")
     expect(function() gb.Checkpoints("x", { major = 2, monitor = "loss" }) end):to_fail("without a monitor")
     expect(function() gb.Checkpoints("x", { keep = 1 }):load({ model = model }, "best") end):to_fail("no best file")
+    for name, why in pairs { ["last"] = "is that of the state to go on from", ["best/{step}"] = "has a /",
+      [""] = "begins with no letter", [".{step}"] = "begins with no letter", ["{step:s}"] = "has a brace that is no \z
+      field", ["a{"] = "has a brace", [("x"):rep(101)] = "has more than 100 letters" } do
+      expect(function() gb.Checkpoints("x", { name = name }) end):to_fail(why)
+    end
   end)
 end)
 
@@ -734,6 +781,30 @@ describe("a run that goes on", function()
       for step = 0, 8 do failing("forward", step, folder .. "/forward" .. step) end
       for _, step in ipairs { 1, 5, 8 } do failing("step", step, folder .. "/step" .. step) end
       for _, step in ipairs { 3, 6 } do failing("validation", step, folder .. "/validation" .. step) end
+    end)
+  end)
+  it("on other data or options says what does not fit", function()
+    with_folder(function(folder)
+      local function run(n, more)
+        local options = { optimizer = { "SGD", lr = 0.1 }, epochs = 2, resume = true, sanity = 0,
+          checkpoint = { folder, every_steps = 3 }, metrics = { a = { "auc" } }, train_metrics = true,
+          loss = function(y, t) return F.cross_entropy(y, t) end,
+          on = { step = function(t) if t.step == 3 then return false end end } }
+        for name, value in pairs(more) do options[name] = value end
+        local list = {}
+        for i = 1, n do list[i] = { gb.randn(4, 3), gb.tensor { 0, 1, 1, 0 } } end
+        local _, trainer = linear_world(options)
+        return trainer:fit(list)
+      end
+      expect(run(6, {}).step):to_be(3)
+      expect(function() run(3, {}) end):to_fail("the run stands after batch 3 of epoch 1, and an epoch has 3 batches \z
+        now; go on with the data")
+      expect(function() run(6, { limit = { train = 2 } }) end):to_fail("an epoch has 2 batches now")
+      expect(function() run(6, { checkpoint = { folder, monitor = "train_loss" } }) end)
+        :to_fail("was kept without a measure, and now 'train_loss' is monitored; give another folder")
+      expect(function() run(6, { metrics = { a = { "auc", bins = 8 } } }) end)
+        :to_fail("the state has no 'a', or that of a measure with other options")
+      expect(run(6, { on = {} }).step):to_be(12)
     end)
   end)
   it("with SWA, a rate of its own, and batch norms made anew", function()
@@ -979,6 +1050,50 @@ describe("fit", function()
     expect(trainer.schedule.last_epoch):to_be(12)
     expect(trainer.optimizer.param_groups[1].lr):to_be(0.0)
   end)
+  it("ends a schedule of steps or of epochs with the run, and tries it when the Trainer is made", function()
+    local function last_lr(options)
+      options.optimizer, options.epochs = { "SGD", lr = 0.5, momentum = 0.5 }, 4
+      local _, trainer = linear_world(options)
+      expect(trainer.optimizer.param_groups[1].lr):to_be(0.5) -- the trial leaves no trace
+      expect(trainer.optimizer.param_groups[1].momentum):to_be(0.5)
+      expect(trainer.optimizer.param_groups[1].initial_lr):to_be(nil)
+      return trainer:fit(list).lr, trainer
+    end
+    local lr, trainer = last_lr { schedule = { "Linear", warmup = 1 }, schedule_every = "epoch", accumulate = 3 }
+    expect(trainer.schedule.last_epoch):to_be(4)
+    expect(trainer.optimizer.param_groups[1].lr):to_be(0.0)
+    expect(lr):to_be_near(0.5 / 3) -- of the last epoch's steps: after the warmup of one epoch, 3 to go
+    trainer = select(2, last_lr { schedule = { "OneCycle", max_lr = 2 } })
+    expect(trainer.schedule.last_epoch):to_be(40)
+    expect(trainer.optimizer.param_groups[1].lr < 1e-3):to_be(true)
+  end)
+  it("knows before the first step what is watched", function()
+    local function starts(options, validation)
+      local steps = 0
+      options.epochs, options.metrics, options.on = 1, { a = { "mae" } }, { step = function() steps = steps + 1 end }
+      local _, trainer = linear_world(options)
+      local ok, why = pcall(trainer.fit, trainer, list, validation)
+      expect(steps):to_be(ok and 10 or 0)
+      return ok and trainer or why
+    end
+    local function fails(what, options, validation)
+      expect(function() error(starts(options, validation), 0) end):to_fail(what)
+    end
+    fails("'stop' watches 'val_loss', and the run has none", { stop = {} })
+    fails("give fit something to validate on", { stop = {} })
+    fails("'stop' watches 'val_b', and the run has none; did you mean 'val_a'?", { stop = { monitor = "val_b" } }, list)
+    fails("'stop' watches 'train_a', and the run has none", { stop = { monitor = "train_a" } }, list)
+    expect(tostring(starts { stop = { strict = false } })):to_be("Trainer (32-true, step 10, epoch 1)")
+    with_folder(function(folder)
+      fails("'checkpoint' watches 'val_los', and the run has none; did you mean 'val_loss'?",
+        { checkpoint = { folder, monitor = "val_los" } }, list)
+      fails("have a field {epch}, and the run has no such value; did you mean 'epoch'?",
+        { checkpoint = { folder, name = "{epch}" } }, list)
+      local trainer = starts({ checkpoint = { folder, monitor = "val_a", name = "{step}-{val_a:.2f}-{train_a}" },
+        train_metrics = true, stop = { monitor = "train_a" } }, list)
+      expect(#trainer.checkpoint.kept):to_be(1)
+    end)
+  end)
   it("steps a plateau schedule by what is monitored", function()
     local model, trainer = linear_world { epochs = 4, sanity = 0, optimizer = nil,
       schedule = function(opt) return optim.lr.ReduceOnPlateau(opt, { patience = 0, factor = 0.5 }) end }
@@ -1102,7 +1217,23 @@ describe("gb.Trainer", function()
     { { clip = nan }, "'clip' must be a number above 0" },
     { { precision = "17" }, "unknown precision '17'" },
     { { optimizer = { "AdmW" } }, "there is no optimizer 'AdmW'; did you mean 'AdamW'?" },
-    { { schedule = {}, epochs = 1 }, "'schedule' begins with a name", true },
+    { { schedule = {}, epochs = 1 }, "'schedule' begins with a name" },
+    { { schedule = 3 }, "'schedule' must be a schedule" },
+    { { schedule = "Cosin", epochs = 1 }, "there is no schedule 'Cosin'; did you mean 'Cosine'?" },
+    { { schedule = { "Cosine", warmp = 1 }, epochs = 1 }, "unknown option 'warmp'; did you mean 'warmup'?" },
+    { { schedule = { "Cosine", last = "x" }, epochs = 1 }, "'last' must be a number" },
+    { { schedule = { "Cosine", warmup = 0.5 }, time = 1 }, "a share as warmup needs epochs or steps" },
+    { { schedule = "Cosine", time = 1 }, "'steps' is missing" },
+    { { schedule = optim.lr.Step(optim.SGD(nn.Linear(1, 1):parameters(), { lr = 1 }), { step_size = 1 }) },
+      "'schedule' is one of another optimizer" },
+    { { schedule = "ReduceOnPlateau", schedule_every = "step" }, "the schedule goes by a measure: check" },
+    { { schedule = { "Step", step_size = 1 }, schedule_every = "check" }, "only ReduceOnPlateau steps at checks" },
+    { { average = optim.EMA(nn.Linear(3, 2)) }, "'average' is one of another model" },
+    { { average = { mode = "ema", lr = 1 } }, "unknown option 'lr'" },
+    { { average = { mode = "swa", lr = -1 }, epochs = 1 }, "'swa_lr' must be a number from 0" },
+    { { average = { mode = "swa", start = 2.0 }, epochs = 1 }, "'start' of average is a share of the epochs" },
+    { { average = "swa", steps = 5 }, "begins at a share of the epochs; give epochs" },
+    { { train_metrics = true }, "'train_metrics' needs metrics" },
     { { count = data.DataLoader(data.TensorDataset(gb.rand(2))) }, "'count' must be a function" },
     { { optimizer = 3 }, "'optimizer' must be an optimizer" },
     { { save_on_error = true }, "'save_on_error' needs checkpoint" },
@@ -1131,8 +1262,7 @@ describe("gb.Trainer", function()
   for i, row in ipairs(wrong) do
     it("turns down wrong options: " .. i, function()
       expect(function()
-        local trainer = make(row[1])
-        if row[3] then trainer:fit { { gb.ones(1, 3) } } end
+        make(row[1])
       end):to_fail(row[2])
     end)
   end
@@ -1205,6 +1335,16 @@ describe("gb.Trainer", function()
     trainer.model, trainer.step = nil, 99
     expect(gb.nn.is_module(trainer.model)):to_be(true)
     expect(tostring(trainer)):to_be("Trainer (32-true, step 0, epoch 0)")
+  end)
+  it("takes no logger, one, or a list", function()
+    with_folder(function(folder)
+      os.execute("mkdir " .. folder)
+      for i, log in ipairs { {}, gb.Logger.jsonl(folder .. "/2"), { gb.Logger.jsonl(folder .. "/3") } } do
+        make({ epochs = 1, log_every = 1, log = log, loss = function(y) return y:sum() end })
+          :fit { { gb.ones(1, 3), gb.ones(1) } }
+        expect(exists(folder .. "/" .. i)):to_be(i > 1)
+      end
+    end)
   end)
 end)
 
