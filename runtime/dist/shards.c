@@ -6,11 +6,11 @@
  * parameters in reverse order. A shard counts by its share of the samples, so shards of unequal size, or empty ones,
  * still make the mean over the batch.
  *
- * Before all that ranks compare what they must have alike; where they do not, nothing else is exchanged. In a job of
- * many, the sums run beside the recipe (progress.h). Once a round has shown that the loop's body leaves a gradient as
- * it is when it is final, a bucket of the last shard goes out as soon as its gradients are final, while backward goes
- * on; buckets go out in order, so that all ranks exchange the same ones. That changes when they are summed up, and not
- * how.
+ * CONTROL also tells whether the ranks have alike what they must; where they do not, the round is taken back on all of
+ * them. So a step has one message beside its gradients, to each partner. In a job of many, the sums run beside the
+ * recipe (progress.h). Once a round has shown that the loop's body leaves a gradient as it is when it is final, a
+ * bucket of the last shard goes out as soon as its gradients are final, while backward goes on; buckets go out in
+ * order, so that all ranks exchange the same ones. That changes when they are summed up, and not how.
  *
  * A round that holds exchanges CONTROL and LOSSES alone. Its other leaves stay with the shards of this rank, and the
  * next round adds to them: shard by shard, so that the sums do not depend on who runs which shard. Of buffers a held
@@ -33,9 +33,11 @@ enum { CONTROL, LOSSES, INTEGERS, BUFFERS32, BUFFERS64, BUCKETS };
 
 /* Of CONTROL. UNSTEADY: a gradient changed after it was final; SPOILED: and its bucket had gone out. LEFT: 1
  * above a rank that abandoned the round. */
-enum { NEXT_OFFSET, TAG_SCALER, TAG_UPDATE, UNSTEADY, SPOILED, LEFT, CONTROLS };
-/* What must be the same: each stands twice, as the number and its complement, whose maxima tell whether all agree. */
-enum { SEED, OFFSET, LOADER, SAMPLES = LOADER + GB_ROUND_LOADER, PART, SHARDS, HOLDS, SAME_COUNT };
+enum { NEXT_OFFSET, TAG_SCALER, TAG_UPDATE, UNSTEADY, SPOILED, LEFT, SAME };
+/* From SAME on what must be the same: each stands twice, as the number and its complement, whose maxima tell whether
+ * all agree. */
+enum { SEED, OFFSET, LOADER, SAMPLES = LOADER + GB_ROUND_LOADER, PART, SHARDS, SAME_COUNT,
+       CONTROLS = SAME + 2 * SAME_COUNT };
 /* Of LOSSES. */
 enum { LOSS, LOSS_WEIGHT, WIDE };
 
@@ -92,10 +94,8 @@ struct gb_shards {
   bool observes, overlaps;            /* buckets may go out early once that was seen to be safe; and they do */
   gb_comm_friend left;                /* where this was freed while a task of it ran */
   gb_leaf_watch watch;
-  int64_t same[2 * SAME_COUNT];
-  bool disagrees;                     /* set by the first task, for those after it */
-  gb_task first, last;                /* of what must be the same, and of all but the buckets */
-  bool first_began, last_began;
+  gb_task last;                       /* of all but the buckets */
+  bool last_began;
   bool complete;                      /* this rank has begun all exchanges of the round */
   int out, rest;                      /* the next bucket to go out; and when the round was abandoned */
   bool unsteady, spoiled;
@@ -343,13 +343,13 @@ static void stop_watching(gb_shards *s) {
 static gb_status await_all(gb_shards *s, bool says) {
   gb_status status = GB_OK;
   int count = s->comm ? s->out - BUCKETS : 0;
-  for (int i = -1; i <= count; i++) {
-    gb_task *task = i < 0 ? &s->first : i < count ? &s->units[BUCKETS + i].task : &s->last;
-    if ((i < 0 && !s->first_began) || (i == count && !s->last_began)) continue;
+  for (int i = 0; i <= count; i++) {
+    gb_task *task = i < count ? &s->units[BUCKETS + i].task : &s->last;
+    if (i == count && !s->last_began) continue;
     if (status == GB_OK) status = says ? gb_progress_wait(s->context, task) : gb_progress_await(task);
     else (void)gb_progress_await(task);
   }
-  s->first_began = s->last_began = false;
+  s->last_began = false;
   s->out = BUCKETS;
   return status;
 }
@@ -473,32 +473,28 @@ static void list_same(const gb_shards *s, int64_t same[SAME_COUNT]) {
   same[SAMPLES] = round->samples;
   same[PART] = round->odd;
   same[SHARDS] = s->shards;
-  same[HOLDS] = round->holds;
 }
 
-/* A task: have all ranks brought the same? Where they have not, all know it, and the job stays whole. */
-static gb_status compare_round(gb_task *task) {
+/* Have all ranks brought the same? Where they have not, all know it, and the job stays whole. */
+static gb_status check_same(gb_shards *s, const int64_t *control) {
   static const char *const names[SAME_COUNT] = {
     "seed of the random stream", "place in the random stream", "seed of the DataLoader",
     "number of samples of the DataLoader's dataset", "batch_size of the DataLoader",
     "place of the DataLoader (2^32 times the epoch, and the batch)", "order of the DataLoader's samples (a digest)",
     "number of samples",
     "batch (0: it has the samples of the rank's shards; give what a DataLoader with parts = model gave)",
-    "number of shards", "use of no_sync (1: it runs)",
+    "number of shards",
   };
-  gb_shards *s = (gb_shards *)((char *)task - offsetof(gb_shards, first));
-  gb_comm *comm = &task->view;
   int64_t mine[SAME_COUNT];
-  for (int i = 0; i < SAME_COUNT; i++) mine[i] = s->same[2 * i];
-  GB_TRY(gb_comm_all_reduce(comm, &(gb_lane){ GB_INT64, GB_REDUCE_MAX, 2 * SAME_COUNT, NULL }, s->same));
+  list_same(s, mine);
   for (int i = 0; i < SAME_COUNT; i++) {
-    int64_t most = s->same[2 * i], least = ~s->same[2 * i + 1];
+    int64_t most = control[SAME + 2 * i], least = ~control[SAME + 2 * i + 1];
     if (most == least) continue;
-    comm->together = s->disagrees = true;
-    return gb_comm_fail(comm, GB_ESTATE, "DataParallel:shards: the ranks do not agree on the %s: rank %d has %lld, "
-                                         "the others from %lld to %lld; every rank runs the same recipe on the same "
-                                         "batches", names[i], comm->rank, (long long)mine[i], (long long)least,
-                        (long long)most);
+    s->comm->together = true;
+    return gb_fail(s->context, GB_ESTATE, "DataParallel:shards: the ranks do not agree on the %s: rank %d has %lld, "
+                                          "the others from %lld to %lld; every rank runs the same recipe on the same "
+                                          "batches", names[i], s->comm->rank, (long long)mine[i], (long long)least,
+                   (long long)most);
   }
   return GB_OK;
 }
@@ -510,15 +506,6 @@ static void begin_task(gb_shards *s, gb_task *task, gb_status (*run)(gb_task *ta
   task->run = run;
   task->operation = "DataParallel:shards";
   gb_progress_begin(&own, GB_QUEUE_SHARDS, task);
-}
-
-static void begin_comparing(gb_shards *s) {
-  int64_t same[SAME_COUNT];
-  list_same(s, same);
-  for (int i = 0; i < SAME_COUNT; i++) s->same[2 * i] = same[i], s->same[2 * i + 1] = ~same[i];
-  s->disagrees = false;
-  s->first_began = true;
-  begin_task(s, &s->first, compare_round);
 }
 
 /* ----} */
@@ -560,7 +547,7 @@ gb_status gb_shards_begin(gb_shards *s, gb_tensor *const *parameters, int n_para
   s->unsteady = s->spoiled = s->complete = false;
   for (int k = BUCKETS; k < s->n_units; k++) s->units[k].waits = 0;
   for (int i = 0; i < s->n_parameters; i++) s->units[s->spots[i].unit].waits++;
-  if (s->comm) s->comm->step++, begin_comparing(s);
+  if (s->comm) s->comm->step++;
   return GB_OK;
 }
 
@@ -701,9 +688,11 @@ static gb_status take_buffer(gb_shards *s, int i) {
 }
 
 static void fill_control(const gb_shards *s, int64_t *control) {
-  const int64_t values[CONTROLS] = { (int64_t)s->next_offset, s->tag.scaler, s->tag.update, s->unsteady, s->spoiled,
-                                    0 };
+  const int64_t values[SAME] = { (int64_t)s->next_offset, s->tag.scaler, s->tag.update, s->unsteady, s->spoiled, 0 };
+  int64_t same[SAME_COUNT];
   memcpy(control, values, sizeof values);
+  list_same(s, same);
+  for (int i = 0; i < SAME_COUNT; i++) control[SAME + 2 * i] = same[i], control[SAME + 2 * i + 1] = ~same[i];
 }
 
 static gb_status fill_leaves(gb_shards *s) {
@@ -846,6 +835,7 @@ static gb_status check_control(gb_shards *s) {
     return gb_fail(s->context, GB_ESTATE, "DataParallel:shards: rank %lld left the loop over shards before its end, "
                                           "by an error or a break", (long long)control[LEFT] - 1);
   }
+  GB_TRY(check_same(s, control));
   if (s->tagged && (s->tag.scaler != tag.scaler || s->tag.update != tag.update))
     return gb_fail(s->context, GB_ESTATE, "DataParallel:shards: rank %d has scaled its loss by another scaler than "
                                           "another rank, or after another number of updates", s->comm->rank);
@@ -945,15 +935,9 @@ static gb_status sum_unit(unit *u, gb_comm *view) {
   return status;
 }
 
-/* After ranks that do not agree nothing is exchanged. */
-static gb_status skip_round(gb_task *task) {
-  task->view.together = true;
-  return gb_comm_fail(&task->view, GB_ESTATE, "DataParallel:shards: the ranks do not agree");
-}
-
 static gb_status run_bucket(gb_task *task) {
   unit *u = (unit *)((char *)task - offsetof(unit, task));
-  return u->of->disagrees ? skip_round(task) : sum_unit(u, &task->view);
+  return sum_unit(u, &task->view);
 }
 
 /* The units that are not buckets, as many as are exchanged; a round that holds exchanges two. */
@@ -981,7 +965,7 @@ static gb_status sum_others(gb_shards *s, gb_comm *view) {
 
 static gb_status run_others(gb_task *task) {
   gb_shards *s = (gb_shards *)((char *)task - offsetof(gb_shards, last));
-  return s->disagrees ? skip_round(task) : sum_others(s, &task->view);
+  return sum_others(s, &task->view);
 }
 
 /* The next bucket goes out. */
@@ -998,9 +982,7 @@ static gb_status sum_up(gb_shards *s) {
   if (!s->comm) return sum_others(s, NULL);
   s->last_began = s->complete = true;
   begin_task(s, &s->last, run_others);
-  gb_status status = await_all(s, true);
-  s->comm->together = s->first.view.together;
-  return status;
+  return await_all(s, true);
 }
 
 /* A gradient is final: it goes into its leaf, and its bucket goes out if it was the last of it, where this is safe. */
@@ -1079,7 +1061,7 @@ void gb_shards_abandon(gb_shards *s) {
   if (is_joined(s) && s->comm->broken) fell(s); /* messages may reach the trees */
   forget_held(s);
   let_go(s);
-  if (is_joined(s) && !s->comm->broken && !s->disagrees && !s->complete) tell_others(s);
+  if (is_joined(s) && !s->comm->broken && !s->complete) tell_others(s);
 }
 
 /* ----} */

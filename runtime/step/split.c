@@ -327,7 +327,8 @@ static gb_status add_copies(gb_owned_slab *owned, const gb_split *split) {
   gb_slab *slab = &owned->slab;
   for (int64_t b = 0; b < owned->n_parts; b++)
     if (is_narrow_slot(owned, owned->narrow_slot))
-      GB_TRY(run_of(slab->copy[owned->narrow_slot], first_of(owned, split->size, b, split->rank), owned->parts[b].elements, &owned->parts[b].copy[owned->narrow_slot]));
+      GB_TRY(run_of(slab->copy[owned->narrow_slot], first_of(owned, split->size, b, split->rank),
+                    owned->parts[b].elements, &owned->parts[b].copy[owned->narrow_slot]));
   return GB_OK;
 }
 

@@ -30,10 +30,6 @@ describe("a job", function()
     expect(function() run(ddp, 16 + rank) end):to_fail("do not agree on the number of samples")
     dist.barrier() -- all know it, so the job goes on
     run(ddp, 16)
-    expect(function()
-      if rank == 0 then ddp:no_sync(run, ddp, 16) else run(ddp, 16) end
-    end):to_fail("do not agree on the use of no_sync")
-    run(ddp, 16)
   end)
   it("exchanges few messages", function()
     local model = nn.parallel.DataParallel(nn.Sequential(nn.Linear(2, 9), nn.BatchNorm1d(9), nn.Linear(9, 2)))
@@ -43,9 +39,9 @@ describe("a job", function()
       local before = dist.stats()
       model:backward(function(part) return model(part):sum() end, x)
       local after = dist.stats()
-      -- What ranks must have alike, gradients, and all else: to each partner one message.
+      -- Gradients, and all else: to each partner one message.
       local partners = ({ [2] = 1, [4] = 2, [8] = 3 })[size]
-      if partners then expect(after.messages_sent - before.messages_sent):to_be(3 * partners) end
+      if partners then expect(after.messages_sent - before.messages_sent):to_be(2 * partners) end
       expect(after.bytes_sent - before.bytes_sent < 10000):to_be(true)
     end
   end)

@@ -56,5 +56,13 @@ echo 'local gb = require "gibbous" gb.dist.init() if gb.dist.rank() == 1 then gb
   print(ok, text)' >"$folder/barrier.lua"
 "$mpirun" --oversubscribe -n 2 "$gibbous" "$folder/barrier.lua" >"$folder/log" 2>&1
 check "a rank that leaves answers no barrier" 'grep -q "^false.*dist.barrier: rank 1 has left the job" "$folder/log"'
+echo 'local gb = require "gibbous" gb.dist.init() local ddp = gb.nn.parallel.DataParallel(gb.nn.Linear(2, 2))
+  local function run() for xs in ddp:shards(gb.ones(16, 2)) do ddp(xs):sum():backward() end end
+  if gb.dist.rank() == 1 then ddp:no_sync(run) else run() end' >"$folder/holds.lua"
+begin=$(now)
+"$mpirun" --oversubscribe -n 2 "$gibbous" "$folder/holds.lua" >"$folder/log" 2>&1
+code=$?
+check "no_sync on one rank alone ends the job, after $(($(now) - begin)) ms" \
+  '[ $code -ne 0 ] && grep -q "every rank must make the same calls" "$folder/log" && [ $(($(now) - begin)) -lt 20000 ]'
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]
