@@ -1,5 +1,5 @@
 /* tree.c - the fixed tree: what a rank adds by itself, and what ranks exchange. */
-#include "dist/tree.h"
+#include "dist/plan.h"
 
 #include <string.h>
 
@@ -97,6 +97,10 @@ void gb_tree_spare(gb_tree *tree, void *data) {
   else gb_counted_free(data);
 }
 
+gb_status gb_tree_sum(const gb_tree *tree, void *left, const void *right, int64_t count) {
+  return add_up(tree->context, tree->comm, &tree->lane, left, right, count);
+}
+
 /* The node at place i and its right neighbour become their parent. */
 static gb_status join(gb_tree *tree, int i) {
   gb_tree_node *left = &tree->nodes[i], *right = left + 1;
@@ -124,7 +128,7 @@ gb_status gb_tree_add(gb_tree *tree, int64_t leaf, void *data) {
 
 /* {==== What ranks do together ==== */
 
-static int owner(const gb_tree *tree, int64_t leaf) {
+int gb_tree_owner(const gb_tree *tree, int64_t leaf) {
   int size = tree->comm ? tree->comm->size : 1, rank = (int)(leaf * size / tree->leaves);
   while (gb_tree_first(tree->leaves, size, rank + 1) <= leaf) rank++;
   while (gb_tree_first(tree->leaves, size, rank) > leaf) rank--;
@@ -141,13 +145,13 @@ static int place_of(const gb_tree *tree, int level, int64_t index) {
 /* The pair of children from node i of this level on becomes its parent, on the rank that owns the left one. */
 static gb_status join_pair(gb_tree *tree, int level, int64_t i) {
   gb_comm *comm = tree->comm;
-  int rank = comm ? comm->rank : 0, left = owner(tree, i << level), at = place_of(tree, level, i);
+  int rank = comm ? comm->rank : 0, left = gb_tree_owner(tree, i << level), at = place_of(tree, level, i);
   int64_t right_leaf = (i + 1) << level;
   if (right_leaf >= tree->leaves) { /* no right child: the left one stands for both */
     if (at >= 0) tree->nodes[at].level++, tree->nodes[at].index /= 2;
     return GB_OK;
   }
-  int right = owner(tree, right_leaf), mine = place_of(tree, level, i + 1);
+  int right = gb_tree_owner(tree, right_leaf), mine = place_of(tree, level, i + 1);
   size_t bytes = gb_lane_bytes(&tree->lane);
   if (left == right) {
     return at >= 0 && mine == at + 1 ? join(tree, at) : GB_OK;
@@ -265,8 +269,32 @@ static gb_status swap_whole(gb_comm *comm, const gb_lane *lane, void *data, void
   return GB_OK;
 }
 
+/* Each rank gets the sum of a part by a plan, and then all parts go round the ring. */
+static gb_status finish_planned(gb_tree *tree, void **sum) {
+  gb_comm *comm = tree->comm;
+  const gb_lane *lane = &tree->lane;
+  const cuts c = { comm->size, lane->count, NULL };
+  int64_t *all = gb_comm_take(comm, (size_t)(comm->size + 1) * sizeof *all);
+  if (!all) return GB_EMEMORY;
+  for (int i = 0; i <= comm->size; i++) all[i] = cut(&c, i);
+  gb_status status = gb_plan_sum(tree, all);
+  gb_comm_free(comm, all);
+  GB_TRY(status);
+  *sum = tree->nodes[0].data;
+  size_t each = gb_dtype_bytes(lane->dtype);
+  int next = (comm->rank + 1) % comm->size, before = (comm->rank + comm->size - 1) % comm->size;
+  for (int i = 0; i < comm->size - 1; i++) {
+    int out = (comm->rank - i + comm->size) % comm->size, in = (out + comm->size - 1) % comm->size;
+    GB_TRY(gb_comm_swap(comm, GB_TAG_GATHER, next, at(lane, *sum, cut(&c, out)),
+                        (size_t)count_in(&c, (span){ out, out + 1 }) * each, before, at(lane, *sum, cut(&c, in)),
+                        (size_t)count_in(&c, (span){ in, in + 1 }) * each));
+  }
+  return GB_OK;
+}
+
 gb_status gb_tree_finish(gb_tree *tree, void **sum) {
   gb_comm *comm = tree->comm;
+  if (!is_even(tree) && gb_plan_serves(tree)) return finish_planned(tree, sum);
   if (!is_even(tree)) {
     GB_TRY(climb(tree));
     *sum = tree->nodes[0].data;
@@ -407,8 +435,31 @@ static gb_status sum_parts(packing *p, void *data, void *parts) {
   return halve(comm, &p->tree->lane, &(cuts){ comm->size, p->tree->lane.count, p->cuts }, parts, data, spans, &rounds);
 }
 
+/* All that this rank has lies by parts, and their sums are found by a plan. */
+static gb_status scatter_planned(packing *p, void **sum) {
+  gb_tree *tree = p->tree;
+  for (int i = 0; i < tree->count; i++) {
+    void *parts = gb_tree_leaf(tree), *data = tree->nodes[i].data;
+    if (!parts) return GB_EMEMORY;
+    lay_parts(p);
+    move_pieces(p, -1, false, data, parts);
+    tree->nodes[i].data = parts;
+    gb_tree_spare(tree, data);
+  }
+  GB_TRY(gb_plan_sum(tree, p->cuts));
+  void *data = gb_tree_leaf(tree), *parts = tree->nodes[0].data;
+  if (!data) return GB_EMEMORY;
+  memset(data, 0, gb_lane_bytes(&tree->lane));
+  lay_parts(p);
+  move_pieces(p, tree->comm->rank, true, data, parts);
+  *sum = tree->nodes[0].data = data;
+  gb_tree_spare(tree, parts);
+  return GB_OK;
+}
+
 static gb_status scatter_pieces(packing *p, void **sum) {
   gb_tree *tree = p->tree;
+  if (!p->halves && gb_plan_serves(tree)) return lay_parts(p), scatter_planned(p, sum);
   if (!p->halves) GB_TRY(climb(tree));
   void *data = tree->nodes[0].data, *parts = gb_tree_leaf(tree);
   if (!parts) return GB_EMEMORY;

@@ -4,8 +4,8 @@
  * many as there are: its left child plus its right child, in this order, without fused multiplications. The ranks own
  * runs of leaves, in order. So one process that owns all, and eight that own one each, add the same pairs of numbers.
  * Processes exchange nothing but sums of nodes: by recursive halving with the nearest partner first, and doubling back,
- * where each rank owns one node of one level, or whole, in half as many messages, where they are small; else up the
- * tree to rank 0, and back by a broadcast. */
+ * where each rank owns one node of one level, or whole, in half as many messages, where they are small; where ranks own
+ * several, by a plan (plan.h), or, what is small, up the tree to rank 0 and back by a broadcast. */
 #ifndef GB_DIST_TREE_H
 #define GB_DIST_TREE_H
 
@@ -61,6 +61,10 @@ typedef struct gb_piece { int64_t count; int owner; } gb_piece;
 gb_status gb_tree_finish_pieces(gb_tree *tree, const gb_piece *pieces, int64_t count, void **sum);
 /* A leaf that was not added, or memory of its kind, serves again; it is the tree's. */
 void gb_tree_spare(gb_tree *tree, void *data);
+/* left = left + right, of `count` numbers of the tree's lane, with a look for a stop before each piece. */
+gb_status gb_tree_sum(const gb_tree *tree, void *left, const void *right, int64_t count);
+/* The rank that owns a leaf. */
+int gb_tree_owner(const gb_tree *tree, int64_t leaf);
 /* Empty again, for other leaves; the memory stays. */
 void gb_tree_reset(gb_tree *tree);
 void gb_tree_free(gb_tree *tree);
