@@ -11,8 +11,8 @@
 
 /* Is a plan worth it: more ranks than one, but not too many, and a lane that can be cut? */
 bool gb_plan_serves(const gb_tree *tree);
-/* The rank's leaves are in the tree; then its node 0 is the root, of which the elements cuts[rank] .. cuts[rank + 1] - 1
- * are the sum, and the others anything. */
+/* The rank's leaves are in the tree. Then its node 0 is the root, of which the elements from cuts[rank] to
+ * cuts[rank + 1] - 1 are the sum, and the others anything. */
 gb_status gb_plan_sum(gb_tree *tree, const int64_t *cuts);
 
 #endif
