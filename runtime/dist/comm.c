@@ -272,6 +272,12 @@ gb_traffic gb_comm_traffic(gb_comm *job) {
   return now;
 }
 
+void gb_comm_count_copy(gb_comm *job, size_t bytes) {
+  gb_pulse_lock(job->pulse);
+  job->traffic.bytes_copied += (int64_t)bytes;
+  gb_pulse_unlock(job->pulse);
+}
+
 gb_status gb_comm_post(gb_comm *comm, gb_tag tag, bool sends, int peer, void *data, size_t bytes, gb_post *out) {
   gb_comm *job = comm->job;
   *out = (gb_post){ NULL, peer, sends, bytes };

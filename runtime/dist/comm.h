@@ -24,9 +24,10 @@ typedef struct gb_comm_friend {
 } gb_comm_friend;
 
 /* What a rank has sent and received in a job, heartbeats aside. summed: bytes that it gave to sums of the transport,
- * whose messages nobody counts. */
-typedef struct gb_traffic { int64_t messages_sent, bytes_sent, messages_received, bytes_received, bytes_summed; }
-  gb_traffic;
+ * whose messages nobody counts. copied: of gradients, between where they lie and what is summed. */
+typedef struct gb_traffic {
+  int64_t messages_sent, bytes_sent, messages_received, bytes_received, bytes_summed, bytes_copied;
+} gb_traffic;
 
 enum { GB_FAULT_BYTES = 512, GB_CHANNELS = 4000 };
 
@@ -107,6 +108,7 @@ gb_status gb_comm_swap(gb_comm *comm, gb_tag tag, int to, void *out, size_t out_
 
 /* What went over the wire so far; begun and failed messages count too. */
 gb_traffic gb_comm_traffic(gb_comm *job);
+void gb_comm_count_copy(gb_comm *job, size_t bytes);
 
 /* The sum over all ranks of a job, in place, in the order of the transport; false in *done: it has no sums. */
 gb_status gb_comm_free_sum(gb_comm *comm, gb_dtype dtype, void *data, int64_t count, bool *done);

@@ -6,8 +6,8 @@
 enum { RANKS_MOST = 16, LEVELS_MOST = 10, LEAVES_MOST = 1 << LEVELS_MOST, SMALL = 4096 /* bytes */ };
 
 /* nodes: of all levels, from the leaves up. cost: how many messages it takes until a rank has a node [node, rank].
- * made, wanted: of a part, who adds up a node, or has it all, and who takes it on; -1: neither [part, node]. slots: where
- * this rank has a node, or parts of one. */
+ * made, wanted: of a part, who adds up a node, or has it all, and who takes it on; -1: neither [part, node]. slots:
+ * where this rank has a node, or parts of one. */
 typedef struct plan {
   gb_tree *tree;
   const int64_t *cuts;

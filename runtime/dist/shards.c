@@ -12,6 +12,9 @@
  * bucket of the last shard goes out as soon as its gradients are final, while backward goes on; buckets go out in
  * order, so that all ranks exchange the same ones. That changes when they are summed up, and not how.
  *
+ * A bucket lies as its parameters do in a slab. Where a rank has one shard, the slab's gradients are its leaf, and become
+ * the sum, so that nothing is copied (find_home).
+ *
  * A round that holds exchanges CONTROL and LOSSES alone. Its other leaves stay with the shards of this rank, and the
  * next round adds to them: shard by shard, so that the sums do not depend on who runs which shard. Of buffers a held
  * leaf has the values themselves, from which the shard goes on. */
@@ -56,6 +59,8 @@ typedef struct unit {
   bool shared;                        /* a bucket whose sums are shared out between the ranks (step/split.h) */
   gb_piece *pieces;                   /* by whom: in order */
   int64_t n_pieces, most_pieces;
+  int low, high;                      /* of a bucket: the first and the last parameter */
+  gb_tensor *home;                    /* a slab's gradients, counted, in which the leaf lies; NULL: it is the tree's */
 } unit;
 
 /* All that units depend on in a tensor. elements: of the slab, where its gradient is shared out, else 0. */
@@ -217,6 +222,7 @@ static bool are_planted(const gb_shards *s, const gb_comm *comm) {
 static int bucket_for(gb_shards *s, gb_dtype dtype, bool shared, int64_t count, int open[4]) {
   int *at = &open[2 * shared + (dtype == GB_FLOAT64)];
   int64_t most = BUCKET_BYTES / (int64_t)gb_dtype_bytes(dtype);
+  count = gb_slab_room(count);
   if (*at && s->units[*at].lane.count + count <= most) return *at;
   s->units[*at = s->n_units++].lane = (gb_lane){ dtype, GB_REDUCE_SUM, 0, NULL };
   s->units[*at].shared = shared;
@@ -227,6 +233,18 @@ static spot take_place(gb_shards *s, int k, int64_t count) {
   spot found = { k, s->units[k].lane.count };
   s->units[k].lane.count += count;
   return found;
+}
+
+/* In a bucket parameters lie in their order, as they do in slabs. */
+static void place_parameters(gb_shards *s) {
+  for (int k = BUCKETS; k < s->n_units; k++) s->units[k].lane.count = 0, s->units[k].low = -1;
+  for (int i = 0; i < s->n_parameters; i++) {
+    unit *u = &s->units[s->spots[i].unit];
+    s->spots[i].first = u->lane.count;
+    u->lane.count += gb_slab_room(s->parameters[i]->numel);
+    if (u->low < 0) u->low = i;
+    u->high = i;
+  }
 }
 
 /* Fill the lanes of the units, and find a place for each tensor. */
@@ -241,8 +259,9 @@ static void lay_out(gb_shards *s) {
   for (int i = s->n_parameters - 1; i >= 0; i--) {
     int64_t count = s->parameters[i]->numel;
     gb_dtype dtype = gb_lane_dtype((gb_dtype)s->parameters[i]->dtype);
-    s->spots[i] = take_place(s, bucket_for(s, dtype, s->planted[i].elements > 0, count, open), count);
+    s->spots[i] = take_place(s, bucket_for(s, dtype, s->planted[i].elements > 0, count, open), gb_slab_room(count));
   }
+  place_parameters(s);
   for (int i = 0; i < s->n_buffers; i++) {
     gb_dtype dtype = gb_lane_dtype((gb_dtype)s->buffers[i]->dtype);
     int k = dtype == GB_FLOAT32 ? BUFFERS32 : dtype == GB_FLOAT64 ? BUFFERS64 : INTEGERS;
@@ -253,7 +272,7 @@ static void lay_out(gb_shards *s) {
 /* As many buckets as there may be: of two of a kind that follow each other, one is more than half full. */
 static size_t most_buckets(const gb_shards *s) {
   int64_t bytes = 0;
-  for (int i = 0; i < s->n_parameters; i++) bytes += s->parameters[i]->numel * (int64_t)sizeof(double);
+  for (int i = 0; i < s->n_parameters; i++) bytes += gb_slab_room(s->parameters[i]->numel) * (int64_t)sizeof(double);
   int64_t most = 2 * (bytes / BUCKET_BYTES) + 8;
   return (size_t)(most < s->n_parameters ? most : s->n_parameters);
 }
@@ -274,11 +293,11 @@ static gb_status add_piece(gb_shards *s, unit *u, int64_t count, int owner) {
   return GB_OK;
 }
 
-/* The pieces of every bucket whose sums are shared out: parameters were placed in this order. */
+/* The pieces of every bucket whose sums are shared out; what lies between parameters belongs to anyone. */
 static gb_status cut_buckets(gb_shards *s, const gb_comm *comm) {
-  for (int i = s->n_parameters - 1; i >= 0; i--) {
+  for (int i = 0; i < s->n_parameters; i++) {
     const kind *it = &s->planted[i];
-    int64_t end = it->offset + it->numel;
+    int64_t end = it->offset + gb_slab_room(it->numel);
     for (int64_t from = it->offset, next; it->elements && from < end; from = next) {
       int owner = gb_split_owner(it->elements, comm->size, from, &next);
       if (next > end) next = end;
@@ -359,9 +378,22 @@ static void forget_note(gb_shards *s, int i) {
   s->noted[i] = (note){ NULL, 0 };
 }
 
+/* No leaf lies in a slab any more. Messages of a broken job may still reach it. */
+static void leave_slabs(gb_shards *s) {
+  for (int k = BUCKETS; k < s->n_units; k++) {
+    unit *u = &s->units[k];
+    if (!u->home) continue;
+    u->leaf = NULL;
+    u->tree.count = 0;
+    if (!is_joined(s) || !s->comm->broken) gb_tensor_release(u->home);
+    u->home = NULL;
+  }
+}
+
 /* What a round keeps goes; the units stay for the next one. */
 static void let_go(gb_shards *s) {
   stop_watching(s);
+  leave_slabs(s);
   for (int i = 0; i < s->n_parameters; i++) {
     gb_tensor_release(s->parameters[i]);
     gb_tensor_release(s->before[i]);
@@ -641,13 +673,21 @@ static gb_status take_tag(gb_shards *s, gb_grad_tag tag) {
   return GB_OK;
 }
 
-/* The values of a gradient go into its leaf. */
+/* Of gradients, so many numbers were copied. */
+static void count_copy(const gb_shards *s, gb_dtype dtype, int64_t count) {
+  if (s->comm) gb_comm_count_copy(s->comm, (size_t)count * gb_dtype_bytes(dtype));
+}
+
+/* The values of a gradient go into its leaf, if they do not lie there. */
 static gb_status take_values(gb_shards *s, int i, gb_tensor *grad, double weight) {
   gb_tensor *parameter = s->parameters[i];
   gb_dtype dtype = gb_lane_dtype((gb_dtype)parameter->dtype);
   void *place = leaf_at(s, s->spots[i]);
   GB_TRY(take_tag(s, grad->tag));
-  GB_TRY(gb_dist_read(grad, dtype, place));
+  if (gb_data(grad) != place) {
+    GB_TRY(gb_dist_read(grad, dtype, place));
+    count_copy(s, dtype, parameter->numel);
+  }
   return in_pieces(s, weigh, dtype, place, NULL, parameter->numel, weight);
 }
 
@@ -665,6 +705,9 @@ static gb_status take_gradient(gb_shards *s, int i, double weight) {
   s->spoiled |= changed && s->early[i];
   forget_note(s, i);
   gb_status status = GB_OK;
+  int64_t spare = gb_slab_room(parameter->numel) - parameter->numel; /* between parameters there are zeros */
+  spot end = { s->spots[i].unit, s->spots[i].first + parameter->numel };
+  if (!s->early[i] && spare) clear(gb_lane_dtype((gb_dtype)parameter->dtype), leaf_at(s, end), NULL, spare, 1);
   if (!s->early[i] && !grad)
     status = in_pieces(s, clear, gb_lane_dtype((gb_dtype)parameter->dtype), leaf_at(s, s->spots[i]), NULL,
                        parameter->numel, 1);
@@ -799,6 +842,42 @@ static gb_status need_leaf(unit *u) {
   return u->leaf ? GB_OK : GB_EMEMORY;
 }
 
+/* May a leaf be summed up where it lies? Then the tree has no other node, and keeps that one where it is. */
+static bool sums_in_place(const gb_shards *s) {
+  if (!s->comm || s->own > 1 || s->holds || s->held) return false;
+  if (s->is_free) return s->comm->transport.sum != NULL;
+  return s->shards == s->comm->size;
+}
+
+/* Where the bucket's gradients lie as in its leaf: from the element *first on of a slab's; NULL: they do not. */
+static gb_tensor *find_home(const gb_shards *s, int k, int64_t *first) {
+  gb_slab *slab = NULL;
+  const unit *u = &s->units[k];
+  for (int i = u->low; sums_in_place(s) && i <= u->high; i++) {
+    const gb_tensor *parameter = s->parameters[i];
+    if (s->spots[i].unit != k) continue;
+    if (!parameter->slab || s->before[i] || !gb_is_contiguous(parameter)) return NULL;
+    int64_t begin = parameter->slab->segments[parameter->segment].offset - s->spots[i].first;
+    if (slab && (slab != parameter->slab || begin != *first)) return NULL;
+    slab = parameter->slab;
+    *first = begin;
+  }
+  bool fits = slab && slab->gradients->dtype == (int8_t)u->lane.dtype &&
+      slab->gradients->storage->device.type == GB_CPU;
+  return fits ? slab->gradients : NULL;
+}
+
+/* The unit has a leaf for this shard. */
+static gb_status open_leaf(gb_shards *s, int k) {
+  unit *u = &s->units[k];
+  int64_t first = 0;
+  gb_tensor *home = k >= BUCKETS && !u->leaf ? find_home(s, k, &first) : NULL;
+  if (!home) return need_leaf(u);
+  gb_tensor_retain(u->home = home);
+  u->leaf = gb_data(home) + (size_t)first * gb_dtype_bytes(u->lane.dtype);
+  return GB_OK;
+}
+
 /* The shard that ran, or an empty one, becomes a leaf of each tree. */
 static gb_status add_leaf(gb_shards *s) {
   uint64_t seed, offset;
@@ -814,11 +893,14 @@ static gb_status add_leaf(gb_shards *s) {
   }
   stop_watching(s);
   for (int k = 0; k < s->n_units && status == GB_OK; k++)
-    if (!is_out(s, k)) status = need_leaf(&s->units[k]);
+    if (!is_out(s, k)) status = open_leaf(s, k);
   if (status == GB_OK) status = fill_leaves(s);
   if (status == GB_OK) status = settle_leaves(s, empty);
   for (int k = 0; k < s->n_units; k++)
-    if (!is_out(s, k) && s->units[k].leaf) gb_tree_spare(&s->units[k].tree, s->units[k].leaf), s->units[k].leaf = NULL;
+    if (!is_out(s, k) && s->units[k].leaf && !s->units[k].home) {
+      gb_tree_spare(&s->units[k].tree, s->units[k].leaf);
+      s->units[k].leaf = NULL;
+    }
   return status;
 }
 
@@ -855,7 +937,11 @@ static gb_status put_gradient(gb_shards *s, int i, void *place) {
   GB_TRY(in_pieces(s, weigh, dtype, place, NULL, parameter->numel, 1 / (double)s->shards));
   gb_segment *segment = parameter->slab ? &parameter->slab->segments[parameter->segment] : NULL;
   if (segment && !before) { /* straight into the slab */
-    GB_TRY(gb_dist_write(segment->grad, dtype, place));
+    if (gb_data(segment->grad) == place) gb_tensor_bump(segment->grad);
+    else {
+      GB_TRY(gb_dist_write(segment->grad, dtype, place));
+      count_copy(s, dtype, parameter->numel);
+    }
     segment->grad->tag = s->tag;
     segment->has_grad = true;
     return GB_OK;
@@ -863,6 +949,7 @@ static gb_status put_gradient(gb_shards *s, int i, void *place) {
   GB_TRY(gb_tensor_new(s->context, (gb_dtype)parameter->dtype, parameter->ndim, parameter->shape,
                        parameter->storage->device, &made));
   gb_status status = gb_dist_write(made, dtype, place);
+  count_copy(s, dtype, parameter->numel);
   made->tag = s->tag;
   if (status == GB_OK && before) status = gb_tensor_set_grad(parameter, before);
   if (status == GB_OK) status = gb_accumulate_leaf(s->context, parameter, made, false);
@@ -1002,7 +1089,7 @@ static gb_status note_final(void *user, gb_tensor *leaf) {
   forget_note(s, i);
   s->noted[i] = (note){ grad, gb_tensor_version(grad) };
   if (s->overlaps && !again && !s->holds && !s->held && s->shard == last_shard(s)) {
-    status = need_leaf(u);
+    status = open_leaf(s, s->spots[i].unit);
     if (status == GB_OK) status = take_values(s, i, grad, weight_of(s, s->shard));
     s->early[i] = status == GB_OK;
     if (s->early[i]) u->waits--;
@@ -1058,6 +1145,7 @@ void gb_shards_abandon(gb_shards *s) {
   for (int i = 0; i < s->n_buffers; i++)
     if (gb_tensor_version(s->buffers[i]) != s->versions[i])
       (void)gb_dist_write(s->buffers[i], gb_lane_dtype((gb_dtype)s->buffers[i]->dtype), s->values[i]);
+  leave_slabs(s);
   if (is_joined(s) && s->comm->broken) fell(s); /* messages may reach the trees */
   forget_held(s);
   let_go(s);

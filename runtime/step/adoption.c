@@ -14,8 +14,6 @@
 
 #include "step/weights.h"
 
-#define ALIGNMENT 64 /* in elements: a segment starts on a cache line in every dtype */
-
 const char *gb_parameter_label(const char *name, int position, char *buffer, size_t size) {
   if (name) return name;
   snprintf(buffer, size, "parameter %d", position + 1);
@@ -175,7 +173,7 @@ static gb_status lay_out(gb_adoption *a, int first, gb_owned_slab **out) {
     slab->segments[slab->count] = (gb_segment){ .offset = slab->elements, .size = t->numel, .place = slab->count,
                                                 .parameter = t };
     slab->count++;
-    slab->elements += (t->numel + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    slab->elements += gb_slab_room(t->numel);
   }
   return GB_OK;
 }
@@ -319,7 +317,7 @@ static int64_t factor_size(gb_factor_form form, const gb_tensor *parameter) {
   int64_t shape[GB_MAX_NDIM], size = 1;
   if (!gb_factor_shape(form, parameter, &ndim, shape)) return 0;
   for (int i = 0; i < ndim; i++) size *= shape[i];
-  return (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+  return gb_slab_room(size);
 }
 
 gb_status gb_slab_factor(const gb_segment *segment, const gb_optimizer_info *info, int i, gb_tensor *vector,

@@ -11,9 +11,14 @@
 #include "tensor/backend.h"
 #include "tensor/tensor.h"
 
+enum { GB_SLAB_ALIGNMENT = 64 };      /* in elements: a segment starts on a cache line in every dtype */
+static inline int64_t gb_slab_room(int64_t elements) {
+  return (elements + GB_SLAB_ALIGNMENT - 1) / GB_SLAB_ALIGNMENT * GB_SLAB_ALIGNMENT;
+}
+
 /* One parameter's place in a slab. Tied parameters are one segment. */
 typedef struct gb_segment {
-  int64_t offset, size;      /* in elements; offset is a multiple of 64 */
+  int64_t offset, size;      /* in elements; offset is a multiple of GB_SLAB_ALIGNMENT */
   bool has_grad;             /* false: untouched since zero_grad, as a nil gradient: no decay, no step */
   int64_t steps;             /* optimizer steps this segment took; on a device they are counted in the slab's
                                 counters */

@@ -45,6 +45,37 @@ describe("a job", function()
       expect(after.bytes_sent - before.bytes_sent < 10000):to_be(true)
     end
   end)
+  it("sums gradients where they lie in a slab", function()
+    local function run_on(shards, order, flipped)
+      gb.manual_seed(2)
+      local body = nn.Sequential(nn.Linear(70, 90), nn.Tanh(), nn.Linear(90, 300), nn.Linear(300, 3))
+      local ddp = nn.parallel.DataParallel(body, { shards = shards, order = order })
+      local params = body:parameters()
+      if flipped then params[3], params[5] = params[5], params[3] end
+      local opt = gb.optim.SGD(params, { lr = 0.1, momentum = 0.9 })
+      local copied
+      for step = 1, 4 do
+        if step ~= 4 then opt:zero_grad() end -- the last ones are added to what is there
+        copied = step == 4 and copied or dist.stats().bytes_copied
+        for xs in ddp:shards(gb.randn(4 * size + 1, 70)) do ddp(xs):square():mean():backward() end
+        if step == 3 then copied = dist.stats().bytes_copied - copied end
+        opt:step()
+      end
+      for i, p in ipairs(body:parameters()) do params[i] = p:detach() end
+      return params, copied
+    end
+    local even = size & size - 1 == 0
+    if even then
+      local there, copied = run_on(size)
+      expect(copied):to_be(0)
+      local moved, all = run_on(size, "fixed", true)
+      expect(all > 2 * 4 * (70 * 90 + 90 * 300)):to_be(true)
+      for i, p in ipairs(there) do expect(p):to_equal_bits(moved[i]) end
+    end
+    local _, all = run_on(16)
+    expect(all > 4 * (70 * 90 + 90 * 300)):to_be(true)
+    run_on(nil, "free")
+  end)
   it("exchanges gradients while backward goes on only where the body leaves them alone", function()
     local function twice(ddp, n)
       for xs in ddp:shards(gb.ones(n, 2)) do
