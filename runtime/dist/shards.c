@@ -12,8 +12,8 @@
  * bucket of the last shard goes out as soon as its gradients are final, while backward goes on; buckets go out in
  * order, so that all ranks exchange the same ones. That changes when they are summed up, and not how.
  *
- * A bucket lies as its parameters do in a slab. Where a rank has one shard, the slab's gradients are its leaf, and become
- * the sum, so that nothing is copied (find_home).
+ * A bucket lies as its parameters do in a slab. Where a rank has one shard, the slab's gradients are its leaf, and
+ * become the sum, so that nothing is copied (find_home).
  *
  * A round that holds exchanges CONTROL and LOSSES alone. Its other leaves stay with the shards of this rank, and the
  * next round adds to them: shard by shard, so that the sums do not depend on who runs which shard. Of buffers a held

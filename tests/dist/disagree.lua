@@ -133,6 +133,37 @@ describe("a job", function()
     end
     run(ddp, 16)
   end)
+  it("goes on where one rank leaves the loop with gradients that lie in a slab", function()
+    for turn = 1, 4 do
+      local body = nn.Sequential(nn.Linear(70, 90), nn.Tanh(), nn.Linear(90, 3000))
+      local ddp = nn.parallel.DataParallel(body, { shards = size & size - 1 == 0 and size or 8 })
+      local opt = gb.optim.SGD(body:parameters(), { lr = 0.1 })
+      if turn == 4 then gb.optim.Sharded(opt) end
+      local function step(leaves)
+        opt:zero_grad()
+        for xs in ddp:shards(gb.ones(16, 70)) do
+          local out = ddp(xs):square():mean()
+          if leaves and turn == 1 then error("left") end
+          out:backward()
+          if leaves and turn == 2 then opt:close() end -- while gradients may be under way
+          if leaves then error("left") end
+        end
+        opt:step()
+      end
+      for _ = 1, 3 do step() end
+      local leaves = turn % size == rank
+      expect(function() step(leaves) end):to_fail(leaves and "left" or ("rank %d left the loop"):format(turn % size))
+      expect(body[1].weight.grad):to_be(nil)
+      if turn == 2 then
+        opt:close()
+        opt = gb.optim.SGD(body:parameters(), { lr = 0.1 })
+      end
+      collectgarbage()
+      step()
+      local mine = body[3].weight:detach()
+      for _, other in ipairs(dist.all_gather(mine)) do expect(other):to_equal_bits(mine) end
+    end
+  end)
   it("goes on where all ranks leave the loop, with gradients under way", function()
     local ddp = nn.parallel.DataParallel(nn.Linear(2, 2))
     for _ = 1, 2 do run(ddp, 16) end
