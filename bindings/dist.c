@@ -221,10 +221,12 @@ static int new_group(lua_State *L, gbl_call *call) {
 static const gbl_function functions[] = {
   { init, GB_SANDBOX_NONE,
     "gb.dist.init(; rank?: count, world_size?: size, local_rank?: count, timeout: number = 300): Join the job that "
-    "this process was started in, by mpirun -n 4 gibbous recipe.lua. Which rank it is of how many is read from what "
-    "is given, or from the environment of OpenMPI or SLURM; a process that was started alone is a job of one. timeout "
-    "is how many seconds one message may take. Errors: no MPI plugin, numbers that MPI does not agree with, "
-    "torchrun's environment, which is for NCCL. Example: gb.dist.init() gb.dist.finalize()" },
+    "this process was started in: by mpirun -n 4 gibbous recipe.lua, over MPI, or by torchrun --nproc-per-node 4 "
+    "--no-python gibbous recipe.lua, over NCCL, where each process has the GPU of its local rank. Which rank it is of "
+    "how many is read from what is given, or from the environment of torchrun, OpenMPI or SLURM; a process that was "
+    "started alone is a job of one. timeout is how many seconds one message may take, and all to come. Errors: no MPI "
+    "plugin, numbers that MPI does not agree with, torchrun's environment without a GPU or NCCL, a rank that does not "
+    "come, or with another number of them. Example: gb.dist.init() gb.dist.finalize()" },
   { finalize, GB_SANDBOX_NONE,
     "gb.dist.finalize(): Leave the job, once all have come here. The end of a recipe does it too. Example: "
     "gb.dist.finalize()" },

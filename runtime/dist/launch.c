@@ -1,6 +1,9 @@
 /* launch.c - finds out how this process was started, and opens the transport that goes with it. */
 #include "dist/launch.h"
 
+#include "dist/pairs.h"
+#include "tensor/backend.h"
+
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
@@ -10,7 +13,8 @@
 #define MPI_PLUGIN "gibbous_mpi.so"
 #define START "start the job with: mpirun -n 4 gibbous recipe.lua"
 
-/* Variables that say it, in the order in which they count. torchrun's are for NCCL, which is for GPUs. */
+/* Variables that say it, in the order in which they count. torchrun's are for NCCL, which is for GPUs; it and many
+ * other launchers give the address of rank 0 too. */
 typedef struct starter { const char *name, *rank, *size, *local_rank; bool nccl; } starter;
 static const starter starters[] = {
   { "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", true },
@@ -85,6 +89,85 @@ static gb_status check_transport(gb_context *context, const gb_launch *launch, c
                  t->size == 1 ? ", as it does where it was started without mpirun" : "");
 }
 
+/* {==== NCCL, for processes that torchrun has started ==== */
+
+/* The GPU of this process: that of its local rank, or the only one that it is shown. */
+static gb_status find_device(gb_context *context, const gb_launch *launch, int *out) {
+  const char *why;
+  if (!gb_context_has_device(context, GB_CUDA, &why))
+    return gb_fail(context, GB_EUNSUPPORTED, "dist.init: RANK and WORLD_SIZE=%lld in the environment are torchrun's, "
+                                             "whose jobs exchange by NCCL, between GPUs; here is none: %s. Without "
+                                             "GPUs " START, (long long)launch->size, why);
+  int64_t there = context->backend[GB_CUDA]->devices > 1 ? context->backend[GB_CUDA]->devices : 1;
+  int64_t local = launch->local_rank >= 0 ? launch->local_rank : launch->rank;
+  if (local >= there && there > 1)
+    return gb_fail(context, GB_EINVAL, "dist.init: LOCAL_RANK=%lld, and this machine has %lld GPUs; start as many "
+                                       "processes on it as it has GPUs (torchrun --nproc-per-node %lld)",
+                   (long long)local, (long long)there, (long long)there);
+  *out = there == 1 ? 0 : (int)local;
+  return gb_context_open_device(context, (gb_device){ GB_CUDA, (int16_t)*out });
+}
+
+/* A number of the job's own (FNV-1a): a process that an earlier start has left behind is not taken for one of this. */
+static uint64_t job_number(void) {
+  static const char *const names[] = { "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT" };
+  uint64_t hash = 0xCBF29CE484222325u;
+  for (int i = 0; i < 2; i++)
+    for (const char *at = getenv(names[i]); at && *at; at++) hash = (hash ^ (unsigned char)*at) * 0x100000001B3u;
+  return hash;
+}
+
+/* Where the processes meet: at MASTER_PORT, or next to it where torchrun's own store listens there. */
+static gb_status find_place(gb_context *context, gb_meeting *meeting) {
+  const char *store = getenv("TORCHELASTIC_USE_AGENT_STORE");
+  int64_t port = -1, own = -1;
+  meeting->host = getenv("MASTER_ADDR");
+  GB_TRY(read_number(context, "MASTER_PORT", &port));
+  GB_TRY(read_number(context, "GIBBOUS_MEETING_PORT", &own));
+  if (own < 0 && port >= 0 && store && !strcmp(store, "True")) own = port == 65535 ? port - 1 : port + 1;
+  if (own < 0) own = port;
+  if (!meeting->host || !*meeting->host || own < 0)
+    return gb_fail(context, GB_EINVAL, "dist.init: RANK and WORLD_SIZE=%d are set, but not MASTER_ADDR and "
+                                       "MASTER_PORT, where rank 0 is met; torchrun sets all of them: torchrun "
+                                       "--nproc-per-node %d --no-python gibbous recipe.lua", meeting->size,
+                   meeting->size);
+  if (own < 1 || own > 65535)
+    return gb_fail(context, GB_EINVAL, "dist.init: port %lld of MASTER_PORT or GIBBOUS_MEETING_PORT: ports are 1 to "
+                                       "65535", (long long)own);
+  meeting->port = (int)own;
+  return GB_OK;
+}
+
+static gb_status open_nccl(gb_context *context, const gb_launch *launch, gb_transport *out) {
+  gb_meeting meeting = { .rank = (int)launch->rank, .size = (int)launch->size, .local_rank = (int)launch->local_rank,
+                         .job = job_number(), .timeout = launch->timeout };
+  gb_mover mover = { .name = "nccl" };
+  gb_mover_open_fn open;
+  int device = 0;
+  GB_TRY(find_device(context, launch, &device));
+  GB_TRY(find_place(context, &meeting));
+  *(void **)&open = dlsym(context->plugin[GB_CUDA], "gb_mover_open");
+  gb_status status = open ? open(GB_MOVER_ABI, device, &mover) : GB_EDEVICE;
+  if (status != GB_OK)
+    return gb_fail(context, status, "dist.init: %s", open ? mover.error : "the CUDA plugin is of another "
+                                                                         "version; build both together");
+  return gb_pairs_open(context, &meeting, &mover, out);
+}
+
+int gb_launch_device(void) {
+  gb_launch found = { -1, -1, -1, 0 };
+  const struct { const char *name; int64_t *out; } list[] = {
+    { "RANK", &found.rank }, { "WORLD_SIZE", &found.size }, { "LOCAL_RANK", &found.local_rank },
+  };
+  for (int i = 0; i < 3; i++) {
+    const char *text = getenv(list[i].name);
+    if (text && *text && strspn(text, "0123456789") == strlen(text) && strlen(text) < 6) *list[i].out = atoi(text);
+  }
+  return found.rank >= 0 && found.size > 1 && found.local_rank >= 0 ? (int)found.local_rank : 0;
+}
+
+/* ====} */
+
 gb_status gb_comm_join(gb_context *context, const gb_launch *given, gb_comm **out) {
   gb_launch launch = *given;
   const starter *by;
@@ -94,11 +177,8 @@ gb_status gb_comm_join(gb_context *context, const gb_launch *given, gb_comm **ou
     return gb_fail(context, GB_EINVAL, "dist.init: rank %lld of %lld processes: ranks count from 0, so the last is "
                                        "%lld", (long long)launch.rank, (long long)launch.size,
                    (long long)launch.size - 1);
-  if (launch.size > 1 && by && by->nccl)
-    return gb_fail(context, GB_EUNSUPPORTED, "dist.init: RANK and WORLD_SIZE=%lld in the environment are %s's, which "
-                                             "is for GPUs and NCCL; this version exchanges by MPI: " START,
-                   (long long)launch.size, by->name);
-  if (launch.size > 1) {
+  if (launch.size > 1 && by && by->nccl) GB_TRY(open_nccl(context, &launch, &transport));
+  else if (launch.size > 1) {
     GB_TRY(open_mpi(context, launch.size, &transport));
     gb_status status = check_transport(context, &launch, by ? by->name : "the call", &transport);
     if (status != GB_OK) return transport.close(&transport, true), status;

@@ -12,6 +12,9 @@ typedef struct gb_launch { int64_t rank, size, local_rank; double timeout; } gb_
  * and transport must agree. */
 gb_status gb_comm_join(gb_context *context, const gb_launch *launch, gb_comm **out);
 
+/* The GPU that "cuda" means in this process: its local rank where torchrun has started it with others, else 0. */
+int gb_launch_device(void);
+
 /* How many processes gb_comm_join would look for; a failure where the environment is no answer. */
 gb_status gb_launch_size(gb_context *context, int64_t *size);
 

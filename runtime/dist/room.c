@@ -5,6 +5,7 @@
 
 gb_status gb_dist_open(gb_context *context) {
   context->dist = calloc(1, sizeof *context->dist);
+  context->own_cuda = gb_launch_device();
   return context->dist ? GB_OK : GB_EMEMORY;
 }
 

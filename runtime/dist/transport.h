@@ -1,9 +1,10 @@
 /* transport.h - how the processes of a job send each other bytes: the table that a transport fills.
  *
- * There are two: MPI, in a plugin that is opened at run time (mpi/transport.c), and an in-process stand-in whose ranks
- * are threads (local.h), for tests. Messages go from one rank to another: every sum is ours, in a fixed order (tree.h),
- * but where a recipe asks for the sums of the transport. Messages of one tag between two ranks arrive in the order in
- * which they were sent. Calls of one transport come from one thread at a time. */
+ * There are three: MPI, in a plugin that is opened at run time (mpi/transport.c); pairs (pairs.h), which moves bytes by
+ * NCCL, out of the CUDA plugin; and an in-process stand-in whose ranks are threads (local.h), for tests. Messages go
+ * from one rank to another: every sum is ours, in a fixed order (tree.h), but where a recipe asks for the sums of the
+ * transport. Messages of one tag between two ranks arrive in the order in which they were sent. Calls of one transport
+ * come from one thread at a time. */
 #ifndef GB_DIST_TRANSPORT_H
 #define GB_DIST_TRANSPORT_H
 
@@ -34,5 +35,36 @@ struct gb_transport {
 /* What a plugin exports as gb_transport_open. It fills *out; on failure out->error says why. */
 #define GB_TRANSPORT_ABI 2u
 typedef gb_status (*gb_transport_open_fn)(uint32_t abi, gb_transport *out);
+
+/* {---- a library that moves bytes between GPUs, once both sides are ready, and knows neither tags nor limits ---- */
+
+enum { GB_MOVER_ID = 128 };           /* bytes that one rank makes, and all need */
+
+/* One message, as one of its two ranks sees it. bytes is the same on both. */
+typedef struct gb_move { bool sends; int peer; void *data; size_t bytes; } gb_move;
+
+/* Calls come from one thread at a time, and none waits. One thing is under way at a time: join, start or sum begin it,
+ * and test says when it is done. */
+typedef struct gb_mover gb_mover;
+struct gb_mover {
+  const char *name;                   /* "nccl" */
+  void *state;
+  gb_status (*identify)(gb_mover *m, void *id);
+  gb_status (*join)(gb_mover *m, int rank, int size, const void *id);
+  /* Messages of the host's memory that run at once. All ranks start those that are theirs in one order over the job. */
+  gb_status (*start)(gb_mover *m, const gb_move *moves, int count);
+  gb_status (*sum)(gb_mover *m, gb_dtype dtype, void *data, int64_t count); /* as gb_transport.sum */
+  gb_status (*test)(gb_mover *m, bool *done);
+  void (*close)(gb_mover *m, bool clean); /* not clean: what is under way is given up. A second
+                                                one does nothing */
+  char error[256];
+};
+
+/* What the CUDA plugin exports as gb_mover_open. On failure out->error says
+ * why. */
+#define GB_MOVER_ABI 1u
+typedef gb_status (*gb_mover_open_fn)(uint32_t abi, int device, gb_mover *out);
+
+/* ----} */
 
 #endif

@@ -311,12 +311,13 @@ gb_status gb_device_parse(gb_context *context, const char *text, gb_device *out)
     size_t length = strlen(name);
     if (strncmp(text, name, length) || (text[length] && text[length] != ':')) continue;
     char *end = NULL;
-    long index = text[length] ? strtol(text + length + 1, &end, 10) : 0;
+    long index = text[length] ? strtol(text + length + 1, &end, 10) : type == GB_CUDA ? context->own_cuda : 0;
     if (end && (*end || end == text + length + 1 || index < 0)) break;
     const char *why;
     if (!gb_context_has_device(context, type, &why))
       return gb_fail(context, GB_EDEVICE, "device '%s' is not available: %s; use 'cpu'", text, why);
     int there = context->backend[type]->devices > 1 ? context->backend[type]->devices : 1;
+    if (!end && there == 1) index = 0; /* a process that is shown one device has that one */
     if (index >= there && there == 1)
       return gb_fail(context, GB_EDEVICE, "device '%s' does not exist; there is %s:0", text, name);
     if (index >= there)

@@ -71,6 +71,7 @@ struct gb_context {
   gb_backend *backend[GB_DEVICE_SLOTS];
   void *plugin[GB_DEVICE_TYPES];           /* handle of the shared library, or NULL */
   char *plugin_folders;                    /* where plugins are looked for first, separated by ':'; or NULL */
+  int own_cuda;                            /* the device that "cuda" means: 0, or one for each process of a job */
   char *no_cuda;                           /* why there is no CUDA device; NULL: there is one, or nobody has asked
                                               yet */
   gb_threads *threads;

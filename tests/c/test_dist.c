@@ -505,8 +505,7 @@ static void test_launch(void) {
                                            "SLURM_PROCID", "SLURM_NTASKS" };
   for (int i = 0; i < 6; i++) unsetenv(variables[i]);
   const gb_launch none = { -1, -1, -1, 1 };
-  refused((const char *const[]){ "RANK", "0", "WORLD_SIZE", "4", NULL }, none,
-          "torchrun's, which is for GPUs and NCCL");
+  refused((const char *const[]){ "RANK", "0", "WORLD_SIZE", "4", NULL }, none, "torchrun"); /* with and without a GPU */
   refused((const char *const[]){ "OMPI_COMM_WORLD_RANK", "x", NULL }, none, "OMPI_COMM_WORLD_RANK=x");
   refused((const char *const[]){ "SLURM_PROCID", "4", "SLURM_NTASKS", "4", NULL }, none, "rank 4 of 4");
   refused((const char *const[]){ NULL }, (gb_launch){ 0, -1, -1, 1 }, "rank and world_size go together");

@@ -13,11 +13,14 @@
 extern "C" {
 #endif
 
+/* What a library beside the plugin may call. */
+#define GB_MACHINE_API __attribute__((visibility("default")))
+
 /* Device memory may be touched between these two, which may be nested: launches, copies and the seams. */
 void gb_machine_enter(void);
 void gb_machine_leave(void);
 /* Note a failure; the first one stays until gb_rt_launch_error asks. */
-void gb_machine_fail(const char *kernel, const char *format, ...) __attribute__((format(printf, 2, 3)));
+GB_MACHINE_API void gb_machine_fail(const char *kernel, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* The code of a device that an earlier kernel broke, which every call repeats; 0: it works. A device breaks when the
  * file that GIBBOUS_CUDA_BROKEN_BY names comes to be. */
 int gb_machine_broken(void);
@@ -26,6 +29,10 @@ int gb_machine_captures(gb_stream stream);
  * captures. */
 void gb_machine_do(gb_stream stream, const char *what, void (*work)(void *argument), void (*release)(void *argument),
                    void *argument);
+/* Work that waits for something outside of this process: step(argument) is called, whenever time passes, until it gives
+ * something else than 0. */
+GB_MACHINE_API void gb_machine_await(gb_stream stream, int (*step)(void *argument), void (*release)(void *argument),
+                                     void *argument);
 /* Of work that stands in for a library: the bytes of device memory that the library reads and writes. Counted by
  * traffic.cc. */
 #ifdef GB_MACHINE_TRAFFIC

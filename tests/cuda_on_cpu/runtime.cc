@@ -38,12 +38,14 @@ enum code { DONE, LAUNCH_FAILED, NO_SUCH_DEVICE, IN_CAPTURE, NOT_IN_CAPTURE, NO_
 typedef std::function<void()> action;
 
 /* How often an event was recorded: asked for, and come to pass. Outlives its event while a queue holds it. */
-struct event_state { int device; uint64_t asked, done; bool captured; double when; };
+struct event_state { int device; uint64_t asked, done; bool captured; double when; gb_stream stream; };
 struct item {
-  action work;                           /* empty: a record of an event, or a wait for one */
+  action work;                           /* empty: a record of an event, or a wait for one, or: */
   std::shared_ptr<event_state> event;
   uint64_t number;
   bool waits;
+  std::function<bool()> outside;         /* is what this waits for, outside of the process, over? */
+  bool over;
 };
 typedef std::vector<action> work_list;
 struct gb_graph { std::shared_ptr<work_list> work; int device; };
@@ -127,7 +129,14 @@ unsigned next_random(void) {
 
 bool is_ready(const gb_stream stream) {
   if (stream->queue.empty()) return false;
-  const item &first = stream->queue.front();
+  item &first = stream->queue.front();
+  if (first.outside) {
+    unsigned outer = device.running;
+    device.running = 1u << stream->device;
+    first.over = first.over || first.outside();
+    device.running = outer;
+    return first.over;
+  }
   return !first.waits || first.event->done >= first.number;
 }
 
@@ -145,7 +154,7 @@ void run_first(gb_stream stream) {
     device.running = 1u << stream->device;
     first.work();
     device.running = outer;
-  } else if (!first.waits && first.event->done < first.number) {
+  } else if (first.event && !first.waits && first.event->done < first.number) {
     first.event->done = first.number;
     first.event->when = seconds_now();
   }
@@ -172,12 +181,23 @@ void pass(void) {
   depth--;
 }
 
+/* Does some stream wait for what is outside of this process? */
+bool waits_outside(void) {
+  for (gb_stream s : device.streams)
+    if (!s->queue.empty() && s->queue.front().outside) return true;
+  return false;
+}
+
 /* Run what there is until the condition holds. */
 int run_until(const std::function<bool()> &holds) {
   depth++;
   int code = DONE;
   while (!code && !holds())
     if (!run_some(false) && !run_some(true)) {
+      if (waits_outside()) {
+        std::this_thread::yield();
+        continue;
+      }
       gb_machine_fail("stream", "streams wait for each other's events for ever");
       code = STUCK;
     }
@@ -262,6 +282,18 @@ void gb_machine_do(gb_stream stream, const char *what, void (*work)(void *), voi
     guard open;
     work(held->argument);
   });
+}
+
+void gb_machine_await(gb_stream stream, int (*step)(void *), void (*release)(void *), void *argument) {
+  std::shared_ptr<void> held(argument, release);
+  if (stream->capture || refuse_beside_capture(stream, "waiting on another stream")) {
+    gb_machine_fail("capture", "a wait for what is outside of the process cannot be replayed");
+    return;
+  }
+  push(stream, { nullptr, nullptr, 0, false, [step, held]() {
+    guard open;
+    return step(held.get()) != 0;
+  }, false });
 }
 
 const char *gb_rt_text(int code) {
@@ -433,7 +465,7 @@ int gb_rt_set(gb_stream stream, void *data, int byte, size_t bytes) {
 }
 
 int gb_rt_event_open(gb_event *out) {
-  *out = new CUevent_st{ std::make_shared<event_state>(event_state{ current, 0, 0, false, 0 }) };
+  *out = new CUevent_st{ std::make_shared<event_state>(event_state{ current, 0, 0, false, 0, NULL }) };
   return DONE;
 }
 
@@ -443,7 +475,8 @@ int gb_rt_event_record(gb_event event, gb_stream stream) {
   if (event->state->device != stream->device) return OTHER_DEVICE;
   if (int code = refuse_beside_capture(stream, "cudaEventRecord on another stream")) return code;
   event->state->captured = stream->capture != NULL;
-  if (!stream->capture) push(stream, { nullptr, event->state, ++event->state->asked, false });
+  event->state->stream = stream;
+  if (!stream->capture) push(stream, { nullptr, event->state, ++event->state->asked, false, nullptr, false });
   return DONE;
 }
 
@@ -474,6 +507,8 @@ int gb_rt_event_done(gb_event event, bool *done) {
   *done = false;
   if (int code = check_event(event, "cudaEventQuery")) return code;
   holding hold(device.lock);
+  for (gb_stream s : device.streams) /* it comes to pass also where another thread asks than that which gave the work */
+    if (s == event->state->stream && s->device == current) use(s);
   pass();
   *done = event->state->done >= event->state->asked;
   return DONE;
@@ -486,7 +521,8 @@ int gb_rt_event_wait(gb_stream stream, gb_event event) {
     return IN_CAPTURE;
   }
   if (int code = refuse_beside_capture(stream, "cudaStreamWaitEvent on another stream")) return code;
-  if (!stream->capture && event->state->asked) push(stream, { nullptr, event->state, event->state->asked, true });
+  if (!stream->capture && event->state->asked)
+    push(stream, { nullptr, event->state, event->state->asked, true, nullptr, false });
   return DONE;
 }
 
@@ -557,5 +593,5 @@ void gb_machine_submit(gb_stream stream, const char *what, std::function<void()>
   if (stream->capture) stream->capture->work->push_back(work);
   else if (stream->device != current)
     gb_machine_fail("stream", "work for device %d while device %d is this thread's", stream->device, current);
-  else push(stream, { work, nullptr, 0, false });
+  else push(stream, { work, nullptr, 0, false, nullptr, false });
 }

@@ -63,5 +63,6 @@ local function train(name)
 end
 
 local text = train "32-true" .. train "16-mixed"
+if arg and arg[1] == "text" then print("digest " .. text) end
 gb.test.finish()
 return text

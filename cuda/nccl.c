@@ -1,0 +1,351 @@
+/* cuda/nccl.c - moves the messages of a job by NCCL (dist/transport.h, gb_mover).
+ *
+ * libnccl is opened when a job wants it; GIBBOUS_NCCL names another one. Its communicator does not block, so that no
+ * call waits for a rank that may be gone: whoever asks looks whether a call has come to its end, and gives up by
+ * ncclCommAbort. Messages of the host go through two pieces of staging memory, pinned and on the device, on a stream of
+ * their own; long ones in pieces, at the same places on both sides. */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "cuda/nccl.h"
+#include "dist/transport.h"
+#include "tensor/context.h"
+
+GB_API gb_status gb_mover_open(uint32_t abi, int device, gb_mover *out);
+
+#define PIECE ((size_t)64 << 20)      /* of one message, that is staged at once */
+#define ALIGNMENT ((size_t)256)
+#define CLOSE_SECONDS 10.0            /* that a communicator has to come to its end */
+
+/* IDLE; CALLED: NCCL has not finished the call, as where it opens connections; RUNS: on the stream. */
+typedef enum stage { IDLE, CALLED, RUNS } stage;
+
+/* What the last call asked for. Sums are of one move, which both sends and receives. */
+typedef struct work {
+  gb_move *moves;
+  int count;
+  bool sums;
+  gb_dtype dtype;
+  size_t done, most;                  /* bytes of each message that have been moved, of the longest one */
+} work;
+
+typedef struct gb_nccl {
+  void *library;
+#define FIELD(result, name, arguments) result (*name) arguments;
+  GB_NCCL_FUNCTIONS(FIELD)
+#undef FIELD
+  int device;
+  ncclComm_t comm;
+  gb_stream stream;
+  gb_event ended;
+  stage stage;
+  bool joins;                         /* the call is that which makes the communicator */
+  work work;
+  char *pinned, *staged;              /* of `room` bytes each */
+  size_t room;
+} gb_nccl;
+
+/* {==== Failures ==== */
+
+static gb_status nccl_failure(gb_mover *m, ncclResult_t code, const char *what) {
+  gb_nccl *n = m->state;
+  const char *more = n->GetLastError(n->comm);
+  snprintf(m->error, sizeof m->error, "NCCL, %s: %s%s%.120s%s", what, n->GetErrorString(code),
+           more && *more ? ": " : "", more ? more : "",
+           code == ncclInvalidUsage ? "; each process needs a GPU of its own" : "");
+  return GB_EDEVICE;
+}
+
+static gb_status runtime_failure(gb_mover *m, int code, const char *what) {
+  snprintf(m->error, sizeof m->error, "NCCL, %s: %.200s", what, gb_rt_text(code));
+  return GB_EDEVICE;
+}
+
+static gb_status memory_failure(gb_mover *m, size_t bytes) {
+  int code = gb_rt_alloc_error();
+  if (code) return runtime_failure(m, code, "staging memory");
+  snprintf(m->error, sizeof m->error, "NCCL: out of memory for %zu bytes of staging", bytes);
+  return GB_EMEMORY;
+}
+
+/* ====} */
+
+/* {==== One piece of each message ==== */
+
+static size_t aligned(size_t bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
+
+/* Bytes of this piece of the message. */
+static size_t part_of(const work *w, const gb_move *move) {
+  size_t left = move->bytes > w->done ? move->bytes - w->done : 0;
+  return left < PIECE ? left : PIECE;
+}
+
+static void close_staging(gb_nccl *n) {
+  if (n->pinned) gb_rt_host_free(n->pinned);
+  if (n->staged) gb_rt_free(n->staged, n->room);
+  n->pinned = n->staged = NULL;
+  n->room = 0;
+}
+
+/* Twice what is needed, so that it grows seldom. */
+static gb_status need_staging(gb_mover *m, size_t bytes) {
+  gb_nccl *n = m->state;
+  if (bytes <= n->room) return GB_OK;
+  close_staging(n);
+  n->room = 2 * bytes;
+  n->pinned = gb_rt_host_alloc(n->room);
+  n->staged = gb_rt_alloc(n->room);
+  if (n->pinned && n->staged) return GB_OK;
+  gb_status status = memory_failure(m, n->room);
+  close_staging(n);
+  return status;
+}
+
+/* What this rank sends, on its way to the device. */
+static int bring(gb_nccl *n) {
+  const work *w = &n->work;
+  size_t at = 0;
+  int code = 0;
+  for (int i = 0; i < w->count && !code; i++) {
+    const gb_move *move = &w->moves[i];
+    size_t bytes = part_of(w, move);
+    if (bytes && (move->sends || w->sums)) {
+      memcpy(n->pinned + at, (char *)move->data + w->done, bytes);
+      code = gb_rt_copy(n->stream, n->staged + at, n->pinned + at, bytes, GB_COPY_TO_DEVICE);
+    }
+    at += aligned(bytes);
+  }
+  return code;
+}
+
+/* What it has received, on its way back; and, once that has come to pass, where it belongs. */
+static int take_back(gb_nccl *n, bool arrived) {
+  const work *w = &n->work;
+  size_t at = 0;
+  int code = 0;
+  for (int i = 0; i < w->count && !code; i++) {
+    const gb_move *move = &w->moves[i];
+    size_t bytes = part_of(w, move);
+    bool receives = bytes && (!move->sends || w->sums);
+    if (receives && arrived) memcpy((char *)move->data + w->done, n->pinned + at, bytes);
+    else if (receives) code = gb_rt_copy(n->stream, n->pinned + at, n->staged + at, bytes, GB_COPY_TO_HOST);
+    at += aligned(bytes);
+  }
+  return code;
+}
+
+static ncclDataType_t type_of(gb_dtype dtype) {
+  return dtype == GB_FLOAT32 ? ncclFloat32 : dtype == GB_FLOAT64 ? ncclFloat64 : ncclInt64;
+}
+
+/* Those of one group run beside each other. */
+static ncclResult_t call_nccl(gb_nccl *n) {
+  const work *w = &n->work;
+  size_t at = 0;
+  ncclResult_t code = n->GroupStart(), end;
+  for (int i = 0; i < w->count && code == ncclSuccess; i++) {
+    const gb_move *move = &w->moves[i];
+    size_t bytes = part_of(w, move);
+    char *place = n->staged + at;
+    at += aligned(bytes);
+    if (!bytes) continue;
+    if (w->sums) {
+      size_t each = w->dtype == GB_FLOAT32 ? 4 : 8;
+      code = n->AllReduce(place, place, bytes / each, type_of(w->dtype), ncclSum, n->comm, n->stream);
+    } else if (move->sends) code = n->Send(place, bytes, ncclUint8, move->peer, n->comm, n->stream);
+    else code = n->Recv(place, bytes, ncclUint8, move->peer, n->comm, n->stream);
+    if (code == ncclInProgress) code = ncclSuccess;
+  }
+  end = n->GroupEnd();
+  return code != ncclSuccess ? code : end;
+}
+
+static gb_status start_piece(gb_mover *m) {
+  gb_nccl *n = m->state;
+  size_t bytes = 0;
+  for (int i = 0; i < n->work.count; i++) bytes += aligned(part_of(&n->work, &n->work.moves[i]));
+  GB_TRY(need_staging(m, bytes));
+  int code = bring(n);
+  if (code) return runtime_failure(m, code, "a copy to the device");
+  ncclResult_t result = call_nccl(n);
+  if (result != ncclSuccess && result != ncclInProgress) return nccl_failure(m, result, "sending and receiving");
+  n->stage = CALLED;
+  return GB_OK;
+}
+
+static gb_status start_work(gb_mover *m, const gb_move *moves, int count, bool sums, gb_dtype dtype) {
+  gb_nccl *n = m->state;
+  int code = gb_rt_select(n->device);
+  if (code) return runtime_failure(m, code, "choosing the device");
+  gb_move *own = realloc(n->work.moves, (size_t)count * sizeof *own);
+  if (!own) return snprintf(m->error, sizeof m->error, "out of memory for %d messages", count), GB_EMEMORY;
+  n->work = (work){ .moves = memcpy(own, moves, (size_t)count * sizeof *own), .count = count, .sums = sums,
+                    .dtype = dtype };
+  for (int i = 0; i < count; i++)
+    if (moves[i].bytes > n->work.most) n->work.most = moves[i].bytes;
+  return start_piece(m);
+}
+
+static gb_status start(gb_mover *m, const gb_move *moves, int count) {
+  return start_work(m, moves, count, false, GB_UINT8);
+}
+
+static gb_status sum(gb_mover *m, gb_dtype dtype, void *data, int64_t count) {
+  gb_move all = { .data = data, .bytes = (size_t)count * (dtype == GB_FLOAT32 ? 4 : 8) };
+  return start_work(m, &all, 1, true, dtype);
+}
+
+/* ====} */
+
+/* {==== Coming to an end ==== */
+
+/* NCCL has finished the call: what it launched is followed by the copies back, and an event. */
+static gb_status follow(gb_mover *m) {
+  gb_nccl *n = m->state;
+  if (n->joins) return n->joins = false, n->stage = IDLE, GB_OK;
+  int code = take_back(n, false);
+  if (!code) code = gb_rt_event_record(n->ended, n->stream);
+  if (code) return runtime_failure(m, code, "a copy from the device");
+  n->stage = RUNS;
+  return GB_OK;
+}
+
+/* The piece has been moved; there may be another one. */
+static gb_status end_piece(gb_mover *m) {
+  gb_nccl *n = m->state;
+  take_back(n, true);
+  n->work.done += PIECE;
+  n->stage = IDLE;
+  return n->work.done < n->work.most ? start_piece(m) : GB_OK;
+}
+
+static gb_status test(gb_mover *m, bool *done) {
+  gb_nccl *n = m->state;
+  ncclResult_t state = ncclSuccess;
+  bool ended = false;
+  int code = gb_rt_select(n->device);
+  *done = false;
+  if (code) return runtime_failure(m, code, "choosing the device");
+  ncclResult_t result = n->comm ? n->CommGetAsyncError(n->comm, &state) : ncclSuccess;
+  if (result == ncclSuccess && state != ncclInProgress) result = state;
+  if (result != ncclSuccess) return nccl_failure(m, result, n->joins ? "joining the job" : "an exchange");
+  if (n->stage == CALLED && state == ncclSuccess) GB_TRY(follow(m));
+  if (n->stage == RUNS) {
+    code = gb_rt_event_done(n->ended, &ended);
+    if (code) return runtime_failure(m, code, "an exchange");
+    if (ended) GB_TRY(end_piece(m));
+  }
+  *done = n->stage == IDLE;
+  return GB_OK;
+}
+
+static double seconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* All ranks have come to the end: is the communicator through with everything? */
+static bool finalize(gb_nccl *n) {
+  double until = seconds() + CLOSE_SECONDS;
+  ncclResult_t state = n->CommFinalize(n->comm);
+  while (state == ncclInProgress && seconds() < until) {
+    if (n->CommGetAsyncError(n->comm, &state) != ncclSuccess) return false;
+    if (state == ncclInProgress) nanosleep(&(struct timespec){ 0, 100000 }, NULL);
+  }
+  return state == ncclSuccess;
+}
+
+static void close_all(gb_mover *m, bool clean) {
+  gb_nccl *n = m->state;
+  if (!n) return;
+  gb_rt_select(n->device);
+  if (n->comm && clean && n->stage == IDLE && finalize(n)) n->CommDestroy(n->comm);
+  else if (n->comm) n->CommAbort(n->comm);
+  if (n->stream) gb_rt_stream_close(n->stream);
+  if (n->ended) gb_rt_event_close(n->ended);
+  close_staging(n);
+  free(n->work.moves);
+  free(n); /* the library stays in the process, which may have threads of its own */
+  m->state = NULL;
+}
+
+/* ====} */
+
+/* {==== The beginning ==== */
+
+static gb_status identify(gb_mover *m, void *id) {
+  gb_nccl *n = m->state;
+  ncclUniqueId made;
+  _Static_assert(sizeof made == GB_MOVER_ID, "an id is handed over as it is");
+  int code = gb_rt_select(n->device);
+  if (code) return runtime_failure(m, code, "choosing the device");
+  ncclResult_t result = n->GetUniqueId(&made);
+  if (result != ncclSuccess) return nccl_failure(m, result, "a unique id");
+  memcpy(id, &made, sizeof made);
+  return GB_OK;
+}
+
+static gb_status join(gb_mover *m, int rank, int size, const void *id) {
+  gb_nccl *n = m->state;
+  ncclUniqueId made;
+  ncclConfig_t config = GB_NCCL_CONFIG;
+  memcpy(&made, id, sizeof made);
+  int code = gb_rt_select(n->device);
+  if (code) return runtime_failure(m, code, "choosing the device");
+  ncclResult_t result = n->CommInitRankConfig(&n->comm, size, made, rank, &config);
+  if (result != ncclSuccess && result != ncclInProgress) return nccl_failure(m, result, "joining the job");
+  n->stage = CALLED;
+  n->joins = true;
+  return GB_OK;
+}
+
+static gb_status open_library(gb_nccl *n, gb_mover *out) {
+  const char *wish = getenv("GIBBOUS_NCCL"), *missing = NULL;
+  int version = 0;
+  n->library = dlopen(wish && *wish ? wish : "libnccl.so.2", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (!n->library) {
+    snprintf(out->error, sizeof out->error, "a job on GPUs needs NCCL: %.120s; install it (Debian and Ubuntu, from "
+                                            "NVIDIA: libnccl2), or name its file in GIBBOUS_NCCL", dlerror());
+    return GB_EDEVICE;
+  }
+#define FIND(result, name, arguments)                          \
+  *(void **)&n->name = dlsym(n->library, "nccl" #name);        \
+  if (!n->name) missing = "nccl" #name;
+  GB_NCCL_FUNCTIONS(FIND)
+#undef FIND
+  if (!missing && n->GetVersion(&version) == ncclSuccess && version >= GB_NCCL_LEAST) return GB_OK;
+  if (missing) snprintf(out->error, sizeof out->error, "libnccl has no %s; install NCCL 2.14 or later", missing);
+  else snprintf(out->error, sizeof out->error, "libnccl is version %d, and 2.14 (21400) is needed; install a later one",
+                version);
+  return GB_EDEVICE;
+}
+
+static gb_status open_all(gb_nccl *n, gb_mover *out) {
+  GB_TRY(open_library(n, out));
+  int code = gb_rt_select(n->device);
+  if (!code) code = gb_rt_stream_open(&n->stream);
+  if (!code) code = gb_rt_event_open(&n->ended);
+  return code ? runtime_failure(out, code, "a stream") : GB_OK;
+}
+
+gb_status gb_mover_open(uint32_t abi, int device, gb_mover *out) {
+  *out = (gb_mover){ .name = "nccl", .identify = identify, .join = join, .start = start, .sum = sum, .test = test,
+                     .close = close_all };
+  if (abi != GB_MOVER_ABI) {
+    snprintf(out->error, sizeof out->error, "the CUDA plugin was built for another version; build both together");
+    return GB_EDEVICE;
+  }
+  gb_nccl *n = calloc(1, sizeof *n);
+  if (!n) return snprintf(out->error, sizeof out->error, "out of memory"), GB_EMEMORY;
+  n->device = device;
+  out->state = n;
+  gb_status status = open_all(n, out);
+  if (status != GB_OK) close_all(out, false);
+  return status;
+}
+
+/* ====} */

@@ -1,0 +1,67 @@
+-- nccl.lua - what is particular to a job over NCCL, on every rank: the GPU of the process, messages that cross, that
+-- are begun in another order than they are waited for, and that go in pieces.
+
+local gb = require "gibbous"
+local dist = gb.dist
+local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
+local early = gb.ones(2, { device = "cuda" })
+dist.init { timeout = 60 }
+local rank, size = dist.rank(), dist.world_size()
+local to, from = (rank + 1) % size, (rank - 1) % size
+
+-- Numbers of a rank that no other has, more than go along with a packet.
+local function of(r, n) return gb.arange(n or 300000, { dtype = "float32" }) + 7 * r end
+
+describe("a job over NCCL", function()
+  it("takes the GPU of its local rank for cuda, also before it joins", function()
+    expect(early.device):to_be("cuda:" .. rank)
+    expect(gb.ones(2, { device = "cuda" }).device):to_be("cuda:" .. rank)
+    expect(gb.ones(2, { device = "cuda:0" }).device):to_be("cuda:0")
+    expect(dist.local_rank()):to_be(rank)
+  end)
+  it("sends both ways at once, and waits in any order", function()
+    for turn = 1, 3 do
+      local x = turn == 2 and of(rank):to("cuda") or of(rank)
+      local out = dist.send(x, to, { async = true })
+      local second = dist.send(x * 2, to, { async = true })
+      local a, b = gb.zeros(300000), gb.zeros(300000)
+      local one, two = dist.recv(a, from, { async = true }), dist.recv(b, from, { async = true })
+      if rank % 2 == 0 then two:wait() one:wait() second:wait() out:wait()
+      else out:wait() one:wait() second:wait() two:wait() end
+      expect(a):to_equal_bits(of(from))
+      expect(b):to_equal_bits(of(from) * 2)
+    end
+  end)
+  it("exchanges beside messages that other ranks are not ready for", function()
+    local sum
+    if rank == 0 then
+      sum = dist.all_reduce(of(0), { async = true })
+      dist.send(of(0), 1)
+    else
+      local got = gb.zeros(300000)
+      local handle = rank == 1 and dist.recv(got, 0, { async = true })
+      sum = dist.all_reduce(of(rank), { async = true })
+      if handle then expect(handle:wait()):to_equal_bits(of(0)) end
+    end
+    local want = of(0)
+    for r = 1, size - 1 do want = want + of(r) end
+    expect(sum:wait()):to_be_close(want, 1e-6)
+  end)
+  it("moves long messages in pieces", function()
+    local n = (64 << 20) + 5001
+    local x = gb.zeros(n, { dtype = "uint8" })
+    if rank == 0 then
+      x[1], x[64 << 20], x[(64 << 20) + 1], x[n] = 1, 2, 3, 4
+    end
+    dist.broadcast(x)
+    expect(x[1]:item() + x[64 << 20]:item() * 10 + x[(64 << 20) + 1]:item() * 100 + x[n]:item() * 1000):to_be(4321)
+    expect(x:sum():item()):to_be(10)
+  end)
+  it("tells tensors of different sizes, and is broken then", function()
+    if size > 2 then return end
+    expect(function() dist.all_reduce(gb.ones(2000 + 10 * rank)) end):to_fail(" bytes where rank " .. rank .. " expected")
+    expect(function() dist.barrier() end):to_fail("an earlier exchange")
+  end)
+end)
+
+gb.test.finish()
