@@ -2,8 +2,8 @@
  *
  * libnccl is opened when a job wants it; GIBBOUS_NCCL names another one. Its communicator does not block, so that no
  * call waits for a rank that may be gone: whoever asks looks whether a call has come to its end, and gives up by
- * ncclCommAbort. Messages of the host go through two pieces of staging memory, pinned and on the device, on a stream of
- * their own; long ones in pieces, at the same places on both sides. */
+ * ncclCommAbort. Messages of the device's memory go as they are; those of the host through two pieces of staging
+ * memory, pinned and on the device, on a stream of their own. Long ones go in pieces, cut alike on both sides. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,9 +23,12 @@ GB_API gb_status gb_mover_open(uint32_t abi, int device, gb_mover *out);
 /* IDLE; CALLED: NCCL has not finished the call, as where it opens connections; RUNS: on the stream. */
 typedef enum stage { IDLE, CALLED, RUNS } stage;
 
+/* near: it lies on the device. */
+typedef struct slot { gb_move move; bool near; } slot;
+
 /* What the last call asked for. Sums are of one move, which both sends and receives. */
 typedef struct work {
-  gb_move *moves;
+  slot *slots;
   int count;
   bool sums;
   gb_dtype dtype;
@@ -77,11 +80,13 @@ static gb_status memory_failure(gb_mover *m, size_t bytes) {
 
 static size_t aligned(size_t bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
 
-/* Bytes of this piece of the message. */
-static size_t part_of(const work *w, const gb_move *move) {
+/* Bytes of this piece of the message; and of those that are staged. */
+static size_t part_of(const work *w, int i) {
+  const gb_move *move = &w->slots[i].move;
   size_t left = move->bytes > w->done ? move->bytes - w->done : 0;
   return left < PIECE ? left : PIECE;
 }
+static size_t room_of(const work *w, int i) { return w->slots[i].near ? 0 : aligned(part_of(w, i)); }
 
 static void close_staging(gb_nccl *n) {
   if (n->pinned) gb_rt_host_free(n->pinned);
@@ -110,13 +115,13 @@ static int bring(gb_nccl *n) {
   size_t at = 0;
   int code = 0;
   for (int i = 0; i < w->count && !code; i++) {
-    const gb_move *move = &w->moves[i];
-    size_t bytes = part_of(w, move);
-    if (bytes && (move->sends || w->sums)) {
+    const gb_move *move = &w->slots[i].move;
+    size_t room = room_of(w, i), bytes = part_of(w, i);
+    if (room && (move->sends || w->sums)) {
       memcpy(n->pinned + at, (char *)move->data + w->done, bytes);
       code = gb_rt_copy(n->stream, n->staged + at, n->pinned + at, bytes, GB_COPY_TO_DEVICE);
     }
-    at += aligned(bytes);
+    at += room;
   }
   return code;
 }
@@ -127,12 +132,12 @@ static int take_back(gb_nccl *n, bool arrived) {
   size_t at = 0;
   int code = 0;
   for (int i = 0; i < w->count && !code; i++) {
-    const gb_move *move = &w->moves[i];
-    size_t bytes = part_of(w, move);
-    bool receives = bytes && (!move->sends || w->sums);
+    const gb_move *move = &w->slots[i].move;
+    size_t room = room_of(w, i), bytes = part_of(w, i);
+    bool receives = room && (!move->sends || w->sums);
     if (receives && arrived) memcpy((char *)move->data + w->done, n->pinned + at, bytes);
     else if (receives) code = gb_rt_copy(n->stream, n->pinned + at, n->staged + at, bytes, GB_COPY_TO_HOST);
-    at += aligned(bytes);
+    at += room;
   }
   return code;
 }
@@ -147,10 +152,10 @@ static ncclResult_t call_nccl(gb_nccl *n) {
   size_t at = 0;
   ncclResult_t code = n->GroupStart(), end;
   for (int i = 0; i < w->count && code == ncclSuccess; i++) {
-    const gb_move *move = &w->moves[i];
-    size_t bytes = part_of(w, move);
-    char *place = n->staged + at;
-    at += aligned(bytes);
+    const gb_move *move = &w->slots[i].move;
+    size_t bytes = part_of(w, i);
+    char *place = w->slots[i].near ? (char *)move->data + w->done : n->staged + at;
+    at += room_of(w, i);
     if (!bytes) continue;
     if (w->sums) {
       size_t each = w->dtype == GB_FLOAT32 ? 4 : 8;
@@ -166,7 +171,7 @@ static ncclResult_t call_nccl(gb_nccl *n) {
 static gb_status start_piece(gb_mover *m) {
   gb_nccl *n = m->state;
   size_t bytes = 0;
-  for (int i = 0; i < n->work.count; i++) bytes += aligned(part_of(&n->work, &n->work.moves[i]));
+  for (int i = 0; i < n->work.count; i++) bytes += room_of(&n->work, i);
   GB_TRY(need_staging(m, bytes));
   int code = bring(n);
   if (code) return runtime_failure(m, code, "a copy to the device");
@@ -180,12 +185,14 @@ static gb_status start_work(gb_mover *m, const gb_move *moves, int count, bool s
   gb_nccl *n = m->state;
   int code = gb_rt_select(n->device);
   if (code) return runtime_failure(m, code, "choosing the device");
-  gb_move *own = realloc(n->work.moves, (size_t)count * sizeof *own);
+  slot *own = realloc(n->work.slots, (size_t)count * sizeof *own);
   if (!own) return snprintf(m->error, sizeof m->error, "out of memory for %d messages", count), GB_EMEMORY;
-  n->work = (work){ .moves = memcpy(own, moves, (size_t)count * sizeof *own), .count = count, .sums = sums,
-                    .dtype = dtype };
-  for (int i = 0; i < count; i++)
+  n->work = (work){ .slots = own, .count = count, .sums = sums, .dtype = dtype };
+  for (int i = 0; i < count; i++) {
+    own[i] = (slot){ moves[i], gb_rt_is_on_device(moves[i].data) };
     if (moves[i].bytes > n->work.most) n->work.most = moves[i].bytes;
+    if (own[i].near && moves[i].sends) m->near_sent += (int64_t)moves[i].bytes;
+  }
   return start_piece(m);
 }
 
@@ -268,7 +275,7 @@ static void close_all(gb_mover *m, bool clean) {
   if (n->stream) gb_rt_stream_close(n->stream);
   if (n->ended) gb_rt_event_close(n->ended);
   close_staging(n);
-  free(n->work.moves);
+  free(n->work.slots);
   free(n); /* the library stays in the process, which may have threads of its own */
   m->state = NULL;
 }
@@ -342,6 +349,7 @@ gb_status gb_mover_open(uint32_t abi, int device, gb_mover *out) {
   gb_nccl *n = calloc(1, sizeof *n);
   if (!n) return snprintf(out->error, sizeof out->error, "out of memory"), GB_EMEMORY;
   n->device = device;
+  out->near = device + 1;
   out->state = n;
   gb_status status = open_all(n, out);
   if (status != GB_OK) close_all(out, false);

@@ -40,6 +40,7 @@ void gb_rt_free(void *block, size_t bytes); /* waits for the device */
 void *gb_rt_host_alloc(size_t bytes);    /* pinned host memory, which copies need not wait for */
 void gb_rt_host_free(void *block);
 bool gb_rt_is_pinned(const void *host);  /* does it lie in such memory? */
+bool gb_rt_is_on_device(const void *memory); /* does it lie in memory of a device? */
 /* Why the last of these two on this thread gave NULL, where it was not for lack of memory: a code; else 0. */
 int gb_rt_alloc_error(void);
 

@@ -102,6 +102,14 @@ bool gb_rt_is_pinned(const void *host) {
   return pinned;
 }
 
+bool gb_rt_is_on_device(const void *memory) {
+  struct cudaPointerAttributes what;
+  enum cudaStreamCaptureMode mode = relax();
+  bool there = !told(cudaPointerGetAttributes(&what, memory)) && what.type == cudaMemoryTypeDevice;
+  restore(mode);
+  return there;
+}
+
 int gb_rt_stream_open(gb_stream *out) { return told(cudaStreamCreateWithFlags(out, cudaStreamNonBlocking)); }
 void gb_rt_stream_close(gb_stream stream) { cudaStreamDestroy(stream); }
 int gb_rt_synchronize(gb_stream stream) { return told(cudaStreamSynchronize(stream)); }

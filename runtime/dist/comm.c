@@ -4,6 +4,7 @@
 
 #include "dist/progress.h"
 #include "tensor/counted.h"
+#include "tensor/tensor.h"
 
 #include <math.h>
 #include <sched.h>
@@ -13,7 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-struct gb_kept { struct gb_kept *next; void *memory; };
+struct gb_kept { struct gb_kept *next; void *memory; gb_tensor *tensor; };
 
 /* {==== The job and its groups ==== */
 
@@ -75,7 +76,7 @@ void gb_comm_close(gb_comm *comm, bool clean) {
   if (clean || !comm->transport.lingers) gb_pulse_free(comm->pulse); /* else a late heartbeat may reach it */
   while (comm->kept) {
     struct gb_kept *next = comm->kept->next;
-    if (!comm->transport.lingers) gb_counted_free(comm->kept->memory);
+    if (!comm->transport.lingers) gb_counted_free(comm->kept->memory), gb_tensor_release(comm->kept->tensor);
     free(comm->kept);
     comm->kept = next;
   }
@@ -169,11 +170,11 @@ void *gb_comm_take(gb_comm *comm, size_t bytes) {
 }
 
 /* The memory stays until the job is left. */
-static void keep(gb_comm *job, void *memory) {
+static void keep(gb_comm *job, void *memory, gb_tensor *tensor) {
   struct gb_kept *kept = malloc(sizeof *kept);
   if (!kept) return; /* better lost than written to */
   gb_pulse_lock(job->pulse);
-  *kept = (struct gb_kept){ job->kept, memory };
+  *kept = (struct gb_kept){ job->kept, memory, tensor };
   job->kept = kept;
   gb_pulse_unlock(job->pulse);
 }
@@ -181,7 +182,18 @@ static void keep(gb_comm *job, void *memory) {
 void gb_comm_free(gb_comm *comm, void *memory) {
   if (!memory) return;
   if (!comm || !comm->job || !comm->job->broken) gb_counted_free(memory);
-  else keep(comm->job, memory);
+  else keep(comm->job, memory, NULL);
+}
+
+bool gb_comm_is_near(const gb_comm *comm, const gb_tensor *tensor, size_t bytes) {
+  gb_device device = tensor->storage->device;
+  return comm->job && comm->size > 1 && device.type == GB_CUDA && comm->job->transport.near == device.index + 1 &&
+      bytes > comm->job->transport.near_bytes;
+}
+
+void gb_comm_release(gb_comm *comm, gb_tensor *tensor, bool reached) {
+  if (!tensor || !comm || !comm->job || !(comm->job->broken || reached)) gb_tensor_release(tensor);
+  else keep(comm->job, NULL, tensor);
 }
 
 void gb_comm_drop(gb_comm *comm, gb_post *post, void *memory) {
@@ -189,7 +201,7 @@ void gb_comm_drop(gb_comm *comm, gb_post *post, void *memory) {
   gb_pulse_lock(job->pulse);
   if (post->message) job->transport.drop(&job->transport, post->message);
   gb_pulse_unlock(job->pulse);
-  if (post->message) keep(job, memory);
+  if (post->message) keep(job, memory, NULL);
   else gb_comm_free(comm, memory);
   post->message = NULL;
 }
@@ -268,6 +280,7 @@ static void count_message(gb_comm *job, bool sends, size_t bytes) {
 gb_traffic gb_comm_traffic(gb_comm *job) {
   gb_pulse_lock(job->pulse);
   gb_traffic now = job->traffic;
+  now.bytes_direct = job->transport.near_sent;
   gb_pulse_unlock(job->pulse);
   return now;
 }
@@ -468,7 +481,7 @@ gb_status gb_comm_broadcast(gb_comm *comm, int source, void *data, size_t bytes)
 gb_status gb_comm_gather(gb_comm *comm, const void *mine, size_t bytes, void *all) {
   int size = comm->size, to = (comm->rank + 1) % size, from = (comm->rank - 1 + size) % size;
   char *places = all;
-  if (bytes) memcpy(places + (size_t)comm->rank * bytes, mine, bytes);
+  if (bytes && mine) memcpy(places + (size_t)comm->rank * bytes, mine, bytes);
   for (int i = 0; i < size - 1; i++) {
     int out = (comm->rank - i + size) % size, in = (out - 1 + size) % size;
     GB_TRY(gb_comm_swap(comm, GB_TAG_GATHER, to, places + (size_t)out * bytes, bytes, from,

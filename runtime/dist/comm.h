@@ -24,9 +24,10 @@ typedef struct gb_comm_friend {
 } gb_comm_friend;
 
 /* What a rank has sent and received in a job, heartbeats aside. summed: bytes that it gave to sums of the transport,
- * whose messages nobody counts. copied: of gradients, between where they lie and what is summed. */
+ * whose messages nobody counts. copied: of gradients, between where they lie and what is summed. direct: bytes sent from
+ * the memory of a GPU, without a way through the host's. */
 typedef struct gb_traffic {
-  int64_t messages_sent, bytes_sent, messages_received, bytes_received, bytes_summed, bytes_copied;
+  int64_t messages_sent, bytes_sent, messages_received, bytes_received, bytes_summed, bytes_copied, bytes_direct;
 } gb_traffic;
 
 enum { GB_FAULT_BYTES = 512, GB_CHANNELS = 4000 };
@@ -75,6 +76,10 @@ void *gb_comm_take(gb_comm *comm, size_t bytes);
 void gb_comm_free(gb_comm *comm, void *memory); /* counted (gb_counted_alloc), or NULL; comm may be NULL */
 /* A message is left to itself: its memory stays as long as it may be reached. */
 void gb_comm_drop(gb_comm *comm, gb_post *post, void *memory);
+/* Can the tensor's own memory be sent and received, so many bytes of it? */
+bool gb_comm_is_near(const gb_comm *comm, const gb_tensor *tensor, size_t bytes);
+/* Let go of a tensor whose memory was sent or received; reached: a message that was left to itself may still do it. */
+void gb_comm_release(gb_comm *comm, gb_tensor *tensor, bool reached);
 
 /* A number that keeps messages apart from all others; every rank asks in the same order. */
 gb_status gb_comm_channel(gb_comm *job, int *out);
@@ -115,7 +120,7 @@ gb_status gb_comm_free_sum(gb_comm *comm, gb_dtype dtype, void *data, int64_t co
 
 gb_status gb_comm_barrier(gb_comm *comm);
 gb_status gb_comm_broadcast(gb_comm *comm, int source, void *data, size_t bytes);
-/* all has room for `bytes` of every rank, in order. */
+/* all has room for `bytes` of every rank, in order; mine NULL: they are there already. */
 gb_status gb_comm_gather(gb_comm *comm, const void *mine, size_t bytes, void *all);
 
 #endif

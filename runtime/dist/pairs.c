@@ -170,7 +170,7 @@ static void obey(pairs *p, const gb_packet *packet, const char *content) {
       break;
     case GB_WORD_GIVE:
       if (!m || m->sends || packet->bytes > m->bytes) break;
-      if (packet->bytes && !m->dropped) memcpy(m->data, content, packet->bytes);
+      if (packet->bytes && !m->dropped && m->bytes <= GB_PACKET_BYTES) memcpy(m->data, content, packet->bytes);
       finish(m, packet->bytes);
       break;
     case GB_WORD_LENGTH: if (m) finish(m, packet->bytes); break;
@@ -270,6 +270,7 @@ static gb_status test(gb_transport *t, void *which, size_t *bytes, bool *done) {
     talk(p);
     move(p);
     give_up(p);
+    t->near_sent = p->mover.near_sent;
   }
   const char *fault = fault_of(p, m, text, sizeof text);
   *done = m->stage == DONE;
@@ -380,7 +381,8 @@ static gb_status join(gb_context *context, const gb_meeting *meeting, pairs *p) 
 gb_status gb_pairs_open(gb_context *context, const gb_meeting *meeting, const gb_mover *mover, gb_transport *out) {
   pairs *p = calloc(1, sizeof *p);
   *out = (gb_transport){ .name = mover->name, .rank = meeting->rank, .size = meeting->size,
-                         .local_rank = meeting->local_rank, .state = p, .post = post, .test = test, .drop = drop,
+                         .local_rank = meeting->local_rank, .near = mover->near,
+                         .near_bytes = GB_PACKET_BYTES, .state = p, .post = post, .test = test, .drop = drop,
                          .sum = sum, .close = close_pairs };
   if (!p) {
     gb_mover gone = *mover;

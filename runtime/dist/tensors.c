@@ -1,5 +1,6 @@
-/* tensors.c - collectives of tensors: their values go through the host's memory. A call has three parts: prepare reads
- * the tensor, run exchanges memory of the host, on any thread, and finish writes the results. */
+/* tensors.c - collectives of tensors. A call has three parts: prepare reads the tensor, run exchanges memory, on any
+ * thread, and finish writes the results. Values go through the host's memory, but where nothing is added up and the
+ * transport takes the GPU's: then through a tensor beside it, which other threads and streams may use. */
 #include "dist/tensors.h"
 
 #include <stddef.h>
@@ -53,7 +54,8 @@ struct gb_handle {
   gb_comm *comm;                      /* NULL: the job was left */
   gb_dist_call call;                  /* the tensor is counted */
   gb_lane lane;                       /* of the values in memory */
-  void *host, *more;
+  void *host, *more;                  /* NULL where these tensors hold the values: */
+  gb_tensor *near, *near_all;
   gb_task task;
   gb_post post;                       /* of a message */
   gb_tensor **made;                   /* new tensors, counted */
@@ -71,13 +73,50 @@ static gb_status take(gb_handle *h, int64_t count, void **out) {
   return *out ? GB_OK : GB_EMEMORY;
 }
 
+/* Does the tensor's device send and receive the values itself? Sums are taken on the host. */
+static bool is_near(const gb_handle *h) {
+  bool adds = h->call.kind == GB_DIST_ALL_REDUCE || h->call.kind == GB_DIST_REDUCE_SCATTER;
+  return !adds && gb_comm_is_near(h->comm, h->call.tensor, bytes_of(h));
+}
+
+/* Copy on the device, whatever the layouts. */
+static gb_status copy_over(gb_handle *h, gb_tensor *to, gb_tensor *from) {
+  gb_beneath beneath;
+  gb_beneath_begin(h->context, &beneath);
+  gb_status status = GB_RUN(h->context, copy, NULL, .x = to, .source = from);
+  gb_beneath_end(h->context, &beneath);
+  return status;
+}
+
+/* Part r of the values of all ranks, as a tensor of the call's shape. */
+static gb_status part_of_all(gb_handle *h, int r, gb_tensor **out) {
+  const gb_tensor *like = h->call.tensor;
+  int64_t strides[GB_MAX_NDIM];
+  gb_contiguous_strides(like->ndim, like->shape, strides);
+  return gb_tensor_view(h->near_all, like->ndim, like->shape, strides, r * like->numel, out);
+}
+
+/* What was launched on the device is over, so that others may use the memory. */
+static gb_status settle_device(gb_handle *h) { return gb_synchronize(h->context, h->call.tensor->storage->device); }
+
+static gb_status read_near(gb_handle *h, bool gives) {
+  const gb_tensor *like = h->call.tensor;
+  GB_TRY(gb_tensor_new(h->context, (gb_dtype)like->dtype, like->ndim, like->shape, like->storage->device, &h->near));
+  if (gives) GB_TRY(copy_over(h, h->near, h->call.tensor));
+  return settle_device(h);
+}
+
 /* Memory for the values, with these in it, where the rank has them to give. */
 static gb_status read_values(gb_handle *h, bool gives) {
+  if (is_near(h)) return read_near(h, gives);
   GB_TRY(take(h, h->lane.count, &h->host));
   return gives ? gb_dist_read(h->call.tensor, h->lane.dtype, h->host) : GB_OK;
 }
 
-static gb_status write_values(gb_handle *h) { return gb_dist_write(h->call.tensor, h->lane.dtype, h->host); }
+static void *data_of(const gb_handle *h) { return h->near ? gb_data(h->near) : h->host; }
+
+static gb_status write_values(gb_handle *h) {
+  return h->near ? copy_over(h, h->call.tensor, h->near) : gb_dist_write(h->call.tensor, h->lane.dtype, h->host); }
 
 /* The numbers of a lane over their count. */
 static void divide(const gb_lane *lane, void *data, int64_t count, int by) {
@@ -88,7 +127,7 @@ static void divide(const gb_lane *lane, void *data, int64_t count, int by) {
 
 static gb_status prepare_broadcast(gb_handle *h) { return read_values(h, h->rank == h->call.peer); }
 static gb_status run_broadcast(gb_handle *h, gb_comm *comm) {
-  return gb_comm_broadcast(comm, h->call.peer, h->host, bytes_of(h));
+  return gb_comm_broadcast(comm, h->call.peer, data_of(h), bytes_of(h));
 }
 static gb_status finish_broadcast(gb_handle *h) { return h->rank == h->call.peer ? GB_OK : write_values(h); }
 
@@ -110,14 +149,44 @@ static gb_status make(gb_handle *h, int64_t first, const void *values) {
   return gb_dist_write(*out, h->lane.dtype, values);
 }
 
+/* The values of all ranks in one tensor, this one's among them. */
+static gb_status read_all_near(gb_handle *h) {
+  const gb_tensor *like = h->call.tensor;
+  gb_tensor *mine = NULL;
+  int64_t count = like->numel * h->size;
+  GB_TRY(gb_tensor_new(h->context, (gb_dtype)like->dtype, 1, &count, like->storage->device, &h->near_all));
+  gb_status status = part_of_all(h, h->rank, &mine);
+  if (status == GB_OK) status = copy_over(h, mine, h->call.tensor);
+  gb_tensor_release(mine);
+  return status == GB_OK ? settle_device(h) : status;
+}
+
+/* New tensors of them. */
+static gb_status make_near(gb_handle *h) {
+  const gb_tensor *like = h->call.tensor;
+  gb_status status = GB_OK;
+  for (int r = 0; r < h->size && status == GB_OK; r++) {
+    gb_tensor *part = NULL, **out = &h->made[h->n_made];
+    GB_TRY(gb_tensor_new(h->context, (gb_dtype)like->dtype, like->ndim, like->shape, like->storage->device, out));
+    h->n_made++;
+    status = part_of_all(h, r, &part);
+    if (status == GB_OK) status = copy_over(h, *out, part);
+    gb_tensor_release(part);
+  }
+  return status;
+}
+
 static gb_status prepare_gather(gb_handle *h) {
+  if (is_near(h)) return read_all_near(h);
   GB_TRY(take(h, h->lane.count * h->size, &h->more));
   return read_values(h, true);
 }
 static gb_status run_gather(gb_handle *h, gb_comm *comm) {
-  return gb_comm_gather(comm, h->host, bytes_of(h), h->more);
+  return h->near_all ? gb_comm_gather(comm, NULL, bytes_of(h), gb_data(h->near_all))
+                     : gb_comm_gather(comm, h->host, bytes_of(h), h->more);
 }
 static gb_status finish_gather(gb_handle *h) {
+  if (h->near_all) return make_near(h);
   const gb_tensor *t = h->call.tensor;
   for (int r = 0; r < h->size; r++) GB_TRY(make(h, t->ndim ? t->shape[0] : 0, (char *)h->more + (size_t)r *
                                                 bytes_of(h)));
@@ -195,13 +264,17 @@ static gb_status prepare(gb_handle *h) {
   }
   GB_TRY(calls[h->call.kind].prepare(h));
   if (!is_message(h)) return GB_OK;
-  return gb_comm_post(h->comm, GB_TAG_USER, h->call.kind == GB_DIST_SEND, h->call.peer, h->host, bytes_of(h),
+  return gb_comm_post(h->comm, GB_TAG_USER, h->call.kind == GB_DIST_SEND, h->call.peer, data_of(h), bytes_of(h),
                       &h->post);
 }
 
 /* Memory for messages goes. */
 static void free_memory(gb_handle *h) {
-  if (h->post.message) gb_comm_drop(h->comm, &h->post, h->host);
+  bool reached = h->post.message != NULL;
+  gb_comm_release(h->comm, h->near, reached);
+  gb_comm_release(h->comm, h->near_all, false);
+  h->near = h->near_all = NULL;
+  if (reached) gb_comm_drop(h->comm, &h->post, h->host);
   else gb_comm_free(h->comm, h->host);
   gb_comm_free(h->comm, h->more);
   h->host = h->more = NULL;

@@ -16,6 +16,10 @@ struct gb_transport {
   int rank, size;
   int local_rank;                     /* among those of this machine; -1: the transport does not know */
   bool lingers;                       /* dropped messages may reach their memory even after an unclean close */
+  int near;                           /* 1 above the number of the CUDA device whose memory it takes too, in messages
+                                         above near_bytes; 0: none */
+  size_t near_bytes;
+  int64_t near_sent;                  /* bytes that it has sent from such memory */
   void *state;
   /* Begin to send or to receive; *message stands for it until test says that it is done, or drop. The memory must stay
    * until then, and after a drop until the transport has closed. A message longer than `bytes` is an error. */
@@ -33,7 +37,7 @@ struct gb_transport {
 };
 
 /* What a plugin exports as gb_transport_open. It fills *out; on failure out->error says why. */
-#define GB_TRANSPORT_ABI 2u
+#define GB_TRANSPORT_ABI 3u
 typedef gb_status (*gb_transport_open_fn)(uint32_t abi, gb_transport *out);
 
 /* {---- a library that moves bytes between GPUs, once both sides are ready, and knows neither tags nor limits ---- */
@@ -49,9 +53,11 @@ typedef struct gb_mover gb_mover;
 struct gb_mover {
   const char *name;                   /* "nccl" */
   void *state;
+  int near;                           /* as gb_transport.near, of any length */
+  int64_t near_sent;
   gb_status (*identify)(gb_mover *m, void *id);
   gb_status (*join)(gb_mover *m, int rank, int size, const void *id);
-  /* Messages of the host's memory that run at once. All ranks start those that are theirs in one order over the job. */
+  /* Messages that run at once. All ranks start those that are theirs in one order over the job. */
   gb_status (*start)(gb_mover *m, const gb_move *moves, int count);
   gb_status (*sum)(gb_mover *m, gb_dtype dtype, void *data, int64_t count); /* as gb_transport.sum */
   gb_status (*test)(gb_mover *m, bool *done);

@@ -395,6 +395,14 @@ bool gb_rt_is_pinned(const void *host) {
   return is_pinned(host);
 }
 
+bool gb_rt_is_on_device(const void *memory) {
+  holding hold(device.lock);
+  auto after = device.blocks.upper_bound((char *)memory);
+  if (after == device.blocks.begin()) return false;
+  --after;
+  return (char *)memory < after->first + after->second.bytes;
+}
+
 int gb_rt_stream_open(gb_stream *out) {
   holding hold(device.lock);
   *out = new CUstream_st{ current, {}, std::this_thread::get_id(), NULL, false };

@@ -1,5 +1,5 @@
--- device.lua - tensors and models on a GPU: values go through the host's memory, and sums are added there, by the same
--- tree. Run on the emulated device, on every rank of a job; the text is the same for every number of ranks.
+-- device.lua - tensors and models on a GPU: sums are added in the host's memory, by the same tree.
+-- Run on the emulated device, on every rank of a job; the text is the same for every number of ranks.
 
 local gb = require "gibbous"
 local nn, F, dist = gb.nn, gb.nn.functional, gb.dist
