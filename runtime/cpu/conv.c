@@ -643,6 +643,111 @@ static gb_status forward_narrow(conv *v) {
 
 /* ====} */
 
+/* {==== Depthwise sums ==== */
+
+/* The weight's gradient where every channel is a group of its own, which oneDNN (2.6) sums in blocks of 16 by 16
+ * channels over small maps: a vector of channels at a time, the sums of a row of taps in
+ * registers along a row of y. Rows are added to sums of an image, those to a slice's: sums stay short. x is read
+ * kh * kw times and y's gradient kh times, from the cache. */
+
+/* Taps of a kernel, at most; and those of one row whose sums are in registers at once. */
+enum { MOST_TAPS = 128, TAPS_AT_ONCE = 5 };
+
+/* sums += over row `oy` of y, the products of y's gradient and x at `count` taps from kx on; `at` is the row of x. Both
+ * begin with the vector's channels. */
+GB_ALWAYS_INLINE void add_tap_row(const conv *v, const float *at, const float *grad, int64_t kx, int count,
+                                  gb_vector *sums) {
+  const gb_conv_sizes *s = &v->s;
+  const int64_t c = s->c, between = s->dilation[1] * c, last = (count - 1) * s->dilation[1];
+  gb_vector row[TAPS_AT_ONCE] = { 0 };
+  for (int64_t column = 0; column < s->out[1]; column++, grad += c) {
+    int64_t first = column * s->stride[1] - s->padding[1] + kx * s->dilation[1];
+    gb_vector x, g;
+    memcpy(&g, grad, sizeof g);
+    if (first < 0 || first + last >= s->in[1]) {
+      for (int i = 0; i < count; i++) {
+        int64_t place = first + i * s->dilation[1];
+        if (place < 0 || place >= s->in[1]) continue;
+        memcpy(&x, at + place * c, sizeof x);
+        row[i] += x * g;
+      }
+      continue;
+    }
+    const float *from = at + first * c;
+#pragma GCC unroll 5
+    for (int i = 0; i < count; i++) {
+      memcpy(&x, from + i * between, sizeof x);
+      row[i] += x * g;
+    }
+  }
+#pragma GCC unroll 5
+  for (int i = 0; i < count; i++) sums[i] += row[i];
+}
+
+/* The sums of one image, a vector of channels: x and grad begin with these channels. */
+static void sum_taps(const conv *v, const float *x, const float *grad, gb_vector *sums) {
+  const gb_conv_sizes *s = &v->s;
+  const int64_t kw = s->kernel[1];
+  for (int64_t oy = 0; oy < s->out[0] && !gb_work(s->out[1] * v->depth); oy++, grad += s->out[1] * s->c)
+    for (int64_t ky = 0; ky < s->kernel[0]; ky++) {
+      int64_t iy = oy * s->stride[0] - s->padding[0] + ky * s->dilation[0];
+      if (iy < 0 || iy >= s->in[0]) continue;
+      const float *at = x + iy * s->in[1] * s->c;
+      int64_t kx = 0;
+      for (; kx + 5 <= kw; kx += 5) add_tap_row(v, at, grad, kx, 5, sums + ky * kw + kx);
+      for (; kx + 3 <= kw; kx += 3) add_tap_row(v, at, grad, kx, 3, sums + ky * kw + kx);
+      for (; kx < kw; kx++) add_tap_row(v, at, grad, kx, 1, sums + ky * kw + kx);
+    }
+}
+
+/* The images of one slice, into sums of its own [kh][kw][c]. The last vector of channels reads some a second time. */
+static void depthwise_slice(void *arg, int64_t slice) {
+  conv *v = arg;
+  const int64_t c = v->s.c, end = v->s.n * (slice + 1) / v->slices;
+  char *room = gb_scratch_room(&v->scratch);
+  float *sums = (float *)(void *)v->partials + slice * v->depth * c;
+  gb_clear_bytes(sums, (size_t)(v->depth * c) * sizeof *sums);
+  for (int64_t n = v->s.n * slice / v->slices; n < end && !gb_stop_long(v->call); n++) {
+    const float *x = (const float *)(void *)images_in(v, v->x, n, 1, room);
+    const float *grad = (const float *)(void *)images_in(v, v->y, n, 1, room + v->s.in[0] * v->s.in[1] * c * 4);
+    for (int64_t first = 0; first < c; first += GB_VECTOR) {
+      gb_vector own[MOST_TAPS];
+      int64_t from = least(first, c - GB_VECTOR);
+      memset(own, 0, (size_t)v->depth * sizeof *own);
+      sum_taps(v, x + from, grad + from, own);
+      for (int64_t k = 0; k < v->depth; k++)
+        for (int64_t i = first - from; i < GB_VECTOR; i++) sums[k * c + from + i] += own[k][i];
+    }
+  }
+}
+
+/* Is the weight's gradient to go this way? */
+static bool takes_depthwise(const conv *v) {
+  return v->s.groups > 1 && v->cg == 1 && v->og == 1 && v->s.c >= GB_VECTOR && v->depth <= MOST_TAPS &&
+      v->lane == GB_LANE_F32 && !v->call->context->tf32 && !gb_cpu(v->call->context)->plain_convolution;
+}
+
+static gb_status backward_weight_depthwise(conv *v) {
+  const int64_t c = v->s.c, numel = v->weight->numel;
+  size_t shared = 0;
+  v->slices = partial_slices(v, numel * 4);
+  gb_scratch_take(&shared, v->slices * numel * 4);
+  size_t weight = gb_scratch_take(&shared, numel * 4);
+  gb_scratch_take(&v->room_bytes, (v->s.in[0] * v->s.in[1] + v->pixels) * c * 4);
+  GB_TRY(gb_scratch_open(v->call, shared, v->room_bytes, &v->scratch));
+  v->partials = v->scratch.shared;
+  gb_parallel(v->call, v->slices, depthwise_slice, v);
+  gb_sum_parts(v->call, v->lane, v->partials, numel, v->slices);
+  const float *sums = (const float *)(void *)v->partials;
+  float *rows = (float *)(void *)(v->scratch.shared + weight);
+  for (int64_t i = 0; i < c && !gb_work(v->depth); i++)
+    for (int64_t k = 0; k < v->depth; k++) rows[i * v->depth + k] = sums[k * c + i];
+  store(v->weight, 0, v->lane, (const char *)rows, numel);
+  return run_and_free(v, 0, NULL);
+}
+
+/* ====} */
+
 /* {==== oneDNN's way ==== */
 
 /* Multiply-adds of one image. */
@@ -888,6 +993,7 @@ static gb_status conv2d_backward_weight(gb_op_call *call) {
   }
   bool strides = v.s.stride[0] > 1 || v.s.stride[1] > 1; /* oneDNN (2.6) sums slowly over them */
   if (takes_product(&v, FEW_ROWS_OF_SUMS) || (strides && takes_large_product(&v))) return backward_weight_product(&v);
+  if (takes_depthwise(&v)) return backward_weight_depthwise(&v);
   if (find_library(&v, GB_ONEDNN_BACKWARD_WEIGHT, MOST_PARTIALS, true)) return backward_weight_slices(&v);
   if (takes_large_product(&v)) return backward_weight_product(&v);
   if (find_library(&v, GB_ONEDNN_BACKWARD_WEIGHT, MOST_PARTIALS, false)) return backward_weight_slices(&v);

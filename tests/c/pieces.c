@@ -115,6 +115,8 @@ static const op_case long_cases[] = {
     { A_INTS(1, 2), A_INTS(1, 1) } },
   { "conv2d, many channels", GB_OP_conv2d, { LEAF(4, 1, 512, 8, 8), LEAF(4, 64, 512, 3, 3) },
     { A_DEFAULT, A_INTS(1, 1) } },
+  { "conv2d, depthwise", GB_OP_conv2d, { LEAF(4, 1, 64, 128, 128), LEAF(4, 64, 1, 5, 5) },
+    { A_DEFAULT, A_INTS(1, 2), A_DEFAULT, A_INT(64) } },
   { "max_pool2d, one window", GB_OP_max_pool2d, { LEAF(4, 1, 1, 200, 1000) }, { A_INTS(2, 15, 15), A_INTS(2, 1, 1) } },
   { "avg_pool2d, one window", GB_OP_avg_pool2d, { LEAF(4, 1, 1, 800, 1000) }, { A_INTS(2, 800, 1000) } },
   { "adaptive_avg_pool2d", GB_OP_adaptive_avg_pool2d, { LEAF(4, 1, 1, 800, 1000) }, { A_INTS(1, 1) } },
