@@ -13,19 +13,20 @@
 #include "cpu/gemm.h"
 #include "cpu/narrow.h"
 
-/* Bytes of a vector register, and rows of c that the kernel holds with two registers to a row. */
+/* Bytes of a vector register, and rows of c that the kernel holds with two registers to a row; and fewer, of which
+ * there are kernels for the rows that are left. */
 #if defined(__AVX512F__)
 #define VECTOR_BYTES 64
-enum { MR = 12 };
+enum { MR = 12, SOME_ROWS = 8, FEW_ROWS = 4 };
 #elif defined(__AVX__)
 #define VECTOR_BYTES 32
-enum { MR = 6 };
+enum { MR = 6, SOME_ROWS = 4, FEW_ROWS = 2 };
 #elif defined(__aarch64__) /* 32 registers */
 #define VECTOR_BYTES 16
-enum { MR = 8 };
+enum { MR = 8, SOME_ROWS = 6, FEW_ROWS = 4 };
 #else
 #define VECTOR_BYTES 16
-enum { MR = 4 };
+enum { MR = 4, SOME_ROWS = 3, FEW_ROWS = 2 };
 #endif
 typedef float f32x __attribute__((vector_size(VECTOR_BYTES), aligned(4), may_alias));
 typedef double f64x __attribute__((vector_size(VECTOR_BYTES), aligned(8), may_alias));
@@ -267,28 +268,40 @@ typedef struct panel_rows { const char *data; int64_t row, step; } panel_rows;
 
 /* sum[i] += row i of a times two registers of b, along k; a's rows and its steps along k are that far apart, one of
  * them 1. */
-static inline __attribute__((always_inline)) void add_products_f32(int64_t k, const float *a, int64_t row, int64_t step,
-                                                                   const float *b, f32x sum[MR][2]) {
+static inline __attribute__((always_inline)) void add_products_f32(int rows, int64_t k, const float *a, int64_t row,
+                                                                   int64_t step, const float *b, f32x sum[MR][2]) {
   for (int64_t p = 0; p < k; p++, a += step, b += NR_F32) {
     f32x left = *(const f32x *)b, right = *(const f32x *)(b + NR_F32 / 2);
 #pragma GCC unroll 16
-    for (int i = 0; i < MR; i++) sum[i][0] += a[i * row] * left, sum[i][1] += a[i * row] * right;
+    for (int i = 0; i < rows; i++) sum[i][0] += a[i * row] * left, sum[i][1] += a[i * row] * right;
   }
 }
 
-/* c[MR, NR] = beta * c + alpha * a @ b for a packed panel of b of depth k. */
-static void kernel_f32(int64_t k, float alpha, const float *a, int64_t row, int64_t step, const float *b, float beta,
-                       float *c, int64_t ldc) {
+/* c[rows, NR] = beta * c + alpha * a @ b for a packed panel of b of depth k. */
+static inline __attribute__((always_inline)) void rows_f32(int rows, int64_t k, float alpha, const float *a,
+                                                           int64_t row, int64_t step, const float *b, float beta,
+                                                           float *c, int64_t ldc) {
   f32x sum[MR][2] = { 0 };
-  if (row == 1) add_products_f32(k, a, 1, step, b, sum);
-  else add_products_f32(k, a, row, 1, b, sum);
+  if (row == 1) add_products_f32(rows, k, a, 1, step, b, sum);
+  else add_products_f32(rows, k, a, row, 1, b, sum);
 #pragma GCC unroll 16
-  for (int i = 0; i < MR; i++, c += ldc) {
+  for (int i = 0; i < rows; i++, c += ldc) {
     f32x *to = (f32x *)c, *next = (f32x *)(c + NR_F32 / 2);
     *to = beta == 0 ? alpha * sum[i][0] : beta * *to + alpha * sum[i][0];
     *next = beta == 0 ? alpha * sum[i][1] : beta * *next + alpha * sum[i][1];
   }
 }
+
+/* The same for so many rows, each a function of its own for the sake of registers. */
+#define ROWS_F32(name, rows)                                                                                          \
+  static __attribute__((noinline)) void name(int64_t k, float alpha, const float *a, int64_t row, int64_t step,        \
+                                             const float *b, float beta, float *c, int64_t ldc) {                      \
+    rows_f32(rows, k, alpha, a, row, step, b, beta, c, ldc);                                                           \
+  }
+ROWS_F32(kernel_f32, MR)
+ROWS_F32(some_rows_f32, SOME_ROWS)
+ROWS_F32(few_rows_f32, FEW_ROWS)
+#undef ROWS_F32
 
 static void kernel_f64(int64_t k, double alpha, const double *a, const double *b, double beta, double *c, int64_t ldc) {
   f64x sum[MR][2] = { 0 };
@@ -305,11 +318,20 @@ static void kernel_f64(int64_t k, double alpha, const double *a, const double *b
   }
 }
 
-/* a: the first of MR rows. The rows go in registers: a struct on the stack would be read before it is written. */
-static void kernel(gb_lane lane, int64_t k, double alpha, const panel_rows *rows, const void *a, const void *b,
-                   double beta, void *c, int64_t ldc) {
-  if (lane == GB_LANE_F32) kernel_f32(k, (float)alpha, a, rows->row, rows->step, b, (float)beta, c, ldc);
-  else kernel_f64(k, alpha, a, b, beta, c, ldc);
+/* Rows that the kernel for `rows` of them computes. */
+static int64_t kernel_rows(gb_lane lane, int64_t rows) {
+  if (lane == GB_LANE_F64 || rows > SOME_ROWS) return MR;
+  return rows > FEW_ROWS ? SOME_ROWS : FEW_ROWS;
+}
+
+/* a: the first of so many rows, as kernel_rows has them. The rows go in registers: a struct on the stack would be read
+ * before it is written. */
+static void kernel(gb_lane lane, int64_t count, int64_t k, double alpha, const panel_rows *rows, const void *a,
+                   const void *b, double beta, void *c, int64_t ldc) {
+  if (lane == GB_LANE_F64) { kernel_f64(k, alpha, a, b, beta, c, ldc); return; }
+  if (count == MR) kernel_f32(k, (float)alpha, a, rows->row, rows->step, b, (float)beta, c, ldc);
+  else if (count == SOME_ROWS) some_rows_f32(k, (float)alpha, a, rows->row, rows->step, b, (float)beta, c, ldc);
+  else few_rows_f32(k, (float)alpha, a, rows->row, rows->step, b, (float)beta, c, ldc);
 }
 
 /* beta * c + rows x columns of lanes, dense, into c. */
@@ -333,7 +355,7 @@ static void round_tile(gb_dtype dtype, int64_t rows, int64_t columns, const floa
 }
 
 /* Rows of a times packed panels of b; at the edges of c, and where it is to be rounded, the kernel works beside it.
- * Rows that do not fill a panel were packed with zeros, or are the last of MR rows that lie in a. */
+ * Rows that do not fill a kernel were packed with zeros, or are the last of as many rows that lie in a. */
 static void multiply_panels(gb_lane lane, int64_t m, int64_t n, int64_t k, double alpha, panel_rows a, const char *b,
                             double beta, char *c,
                             int64_t ldc, gb_dtype dtype) {
@@ -343,15 +365,15 @@ static void multiply_panels(gb_lane lane, int64_t m, int64_t n, int64_t k, doubl
   float edge[MR * NR_F32] __attribute__((aligned(64)));
   for (int64_t j = 0; j < n; j += nr)
     for (int64_t i = 0; i < m; i += MR) {
-      int64_t rows = least(MR, m - i), back = in_place ? MR - rows : 0;
+      int64_t rows = least(MR, m - i), count = kernel_rows(lane, rows), back = in_place ? count - rows : 0;
       const char *panel = a.data + (in_place ? (i - back) * a.row : i * k) * (int64_t)size;
       const char *columns = b + (size_t)(j * k) * size;
       char *to = c + (size_t)(i * ldc + j) * gb_dtype_bytes(dtype);
-      if (rows == MR && n - j >= nr && !rounded) {
-        kernel(lane, k, alpha, &a, panel, columns, beta, to, ldc);
+      if (rows == count && n - j >= nr && !rounded) {
+        kernel(lane, count, k, alpha, &a, panel, columns, beta, to, ldc);
         continue;
       }
-      kernel(lane, k, alpha, &a, panel, columns, 0, edge, nr);
+      kernel(lane, count, k, alpha, &a, panel, columns, 0, edge, nr);
       const char *from = (const char *)edge + (size_t)(back * nr) * size;
       if (rounded)
         round_tile(dtype, rows, least(nr, n - j), (const float *)(const void *)from, (uint16_t *)(void *)to, ldc);
