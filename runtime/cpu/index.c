@@ -270,21 +270,46 @@ static void walk_strides(index_walk *w, int i, const gb_tensor *t) {
   if (t->ndim == 0) w->stride[i][0] = 1;
 }
 
+/* n values of an index, a tile at most, from an element of it on: where they lie, or brought to the tile. */
+static const int64_t *index_values(const gb_tensor *index, int64_t offset, int64_t stride, int64_t n, int64_t *tile) {
+  const char *at = gb_data(index) + offset * (int64_t)bytes_of(index);
+  if (index->dtype == GB_INT64 && stride == 1) return (const int64_t *)(const void *)at;
+  gb_load_i64(tile, at, (gb_dtype)index->dtype, stride, n);
+  return tile;
+}
+
+/* to[j] = from[index[j]] for elements of so many bytes; strides in elements. */
+static inline void pick(char *to, int64_t to_stride, const char *from, int64_t stride, const int64_t *index,
+                        int64_t n, int64_t bytes) {
+  for (int64_t j = 0; j < n; j++) memcpy(to + j * to_stride * bytes, from + index[j] * stride * bytes, (size_t)bytes);
+}
+
+static void pick_line(char *to, int64_t to_stride, const char *from, int64_t stride, const int64_t *index, int64_t n,
+                      size_t bytes) {
+  switch (bytes) {
+    case 1: pick(to, to_stride, from, stride, index, n, 1); break;
+    case 2: pick(to, to_stride, from, stride, index, n, 2); break;
+    case 4: pick(to, to_stride, from, stride, index, n, 4); break;
+    default: pick(to, to_stride, from, stride, index, n, 8); break;
+  }
+}
+
 static void gather_chunk(void *arg, int64_t chunk) {
   const index_walk *w = arg;
   const gb_in_gather *in = GB_IN(w->call, gather);
   const gb_tensor *x = in->x, *index = in->index, *y = GB_OUT(w->call, gather)->y;
   size_t bytes = bytes_of(x);
   int64_t end, at[GB_MAX_NDIM], x_stride = w->stride[0][w->dim], i_stride = w->stride[1][w->dim],
-      y_stride = w->stride[2][w->dim];
+      y_stride = w->stride[2][w->dim], tile[GB_TILE];
   for (int64_t run = gb_chunk_runs(&w->runs, chunk, &end); run < end; run++) {
     gb_run_at(&w->runs, run, at);
     const char *from = gb_data(x) + gb_offset_at(w->runs.ndim, at, w->stride[0]) * (int64_t)bytes;
     char *to = gb_data(y) + gb_offset_at(w->runs.ndim, at, w->stride[2]) * (int64_t)bytes;
     int64_t offset = gb_offset_at(w->runs.ndim, at, w->stride[1]);
-    for (int64_t j = 0; j < w->n && !gb_long_loop(j); j++) {
-      int64_t v = gb_index_value(gb_data(index), (gb_dtype)index->dtype, offset + j * i_stride);
-      gb_copy_element(to + j * y_stride * (int64_t)bytes, from + v * x_stride * (int64_t)bytes, bytes);
+    for (int64_t j = 0; j < w->n && !(j > 0 && gb_work(FAR * GB_TILE)); j += GB_TILE) {
+      int64_t n = w->n - j < GB_TILE ? w->n - j : GB_TILE;
+      const int64_t *values = index_values(index, offset + j * i_stride, i_stride, n, tile);
+      pick_line(to + j * y_stride * (int64_t)bytes, y_stride, from, x_stride, values, n, bytes);
     }
   }
 }
@@ -301,29 +326,28 @@ static gb_status gather(gb_op_call *call) {
   return GB_OK;
 }
 
-/* Add n elements of source into one line of sums, each at its index. */
+/* Add n elements of source, a tile at most, into one line of sums, each at its index. */
 static void scatter_line(const index_walk *w, int64_t sum_offset, int64_t index_offset, const char *from, int64_t n) {
   const gb_in_scatter_add *in = GB_IN(w->call, scatter_add);
-  const gb_tensor *index = in->index, *source = in->source;
-  gb_dtype dtype = (gb_dtype)source->dtype, index_dtype = (gb_dtype)index->dtype;
+  const gb_tensor *source = in->source;
+  gb_dtype dtype = (gb_dtype)source->dtype;
   int64_t to_stride = w->sums.strides[w->dim], i_stride = w->stride[1][w->dim], s_stride = w->stride[2][w->dim];
-  const char *at = gb_data(index);
+  int64_t room[GB_TILE];
+  const int64_t *index = index_values(in->index, index_offset, i_stride, n, room);
   if (w->sums.dtype == GB_FLOAT32) {
     float tile[GB_TILE], *to = (float *)w->sums.data + sum_offset;
-    gb_load_f32(tile, from, dtype, s_stride, n);
-    for (int64_t j = 0; j < n; j++)
-      to[gb_index_value(at, index_dtype, index_offset + j * i_stride) * to_stride] += tile[j];
+    const float *values = dtype == GB_FLOAT32 && s_stride == 1 ? (const float *)(const void *)from : tile;
+    if (values == tile) gb_load_f32(tile, from, dtype, s_stride, n);
+    for (int64_t j = 0; j < n; j++) to[index[j] * to_stride] += values[j];
   } else if (w->sums.dtype == GB_FLOAT64) {
     double tile[GB_TILE], *to = (double *)w->sums.data + sum_offset;
     gb_load_f64(tile, from, dtype, s_stride, n);
-    for (int64_t j = 0; j < n; j++)
-      to[gb_index_value(at, index_dtype, index_offset + j * i_stride) * to_stride] += tile[j];
+    for (int64_t j = 0; j < n; j++) to[index[j] * to_stride] += tile[j];
   } else {
     int64_t tile[GB_TILE];
     uint64_t *to = (uint64_t *)w->sums.data + sum_offset; /* unsigned: integers wrap */
     gb_load_i64(tile, from, dtype, s_stride, n);
-    for (int64_t j = 0; j < n; j++)
-      to[gb_index_value(at, index_dtype, index_offset + j * i_stride) * to_stride] += (uint64_t)tile[j];
+    for (int64_t j = 0; j < n; j++) to[index[j] * to_stride] += (uint64_t)tile[j];
   }
 }
 

@@ -117,7 +117,9 @@ static void index_chunk(void *arg, int64_t chunk) {
 
 gb_status gb_check_index(gb_op_call *call, const gb_tensor *index, int64_t limit, const char *what) {
   index_job job = { .index = index, .limit = limit };
-  job.runs = gb_runs_of(index->ndim, index->shape, GB_CHUNK_ELEMENTS);
+  int64_t shape[GB_MAX_NDIM] = { 0 }; /* what a view shows many times is looked at once */
+  for (int d = 0; d < index->ndim; d++) shape[d] = index->stride[d] == 0 && index->shape[d] > 0 ? 1 : index->shape[d];
+  job.runs = gb_runs_of(index->ndim, shape, GB_CHUNK_ELEMENTS);
   gb_broadcast_strides(index, index->ndim, index->shape, job.strides);
   if (job.runs.count > 0) gb_parallel(call, job.runs.chunks, index_chunk, &job);
   /* the rest was not checked */

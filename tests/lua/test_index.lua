@@ -221,4 +221,45 @@ describe("against nested lists", function()
   end)
 end)
 
+-- An index may lie anyhow, be of any integer dtype, and show its elements many times; lines are longer than a tile.
+describe("gather and scatter_add", function()
+  local function by_hand(x, index)
+    local y, list = gb.zeros(index.shape):tolist(), x:tolist()
+    for i, row in ipairs(index:tolist()) do
+      for j, at in ipairs(row) do y[i][j] = list[i][at + 1] end
+    end
+    return gb.tensor(y)
+  end
+  gb.manual_seed(5)
+  local x, line = gb.randint(-99, 99, { 3, 50 }):float(), gb.randint(0, 50, { 1, 2100 })
+  local other = gb.randint(0, 50, { 3, 2100 })
+  local indices = { line:expand(3, 2100), other, other:t():contiguous():t(), gb.stack({ other, other }, 3):select(3, 1) }
+  for k, index in ipairs(indices) do
+    for _, dtype in ipairs { "int64", "int32", "uint8" } do
+      it(("read index %d as %s"):format(k, dtype), function()
+        local given = dtype == "int64" and index or index:to(dtype)
+        for _, type in ipairs { "float32", "float64", "bfloat16", "int64", "int8" } do
+          expect(x:to(type):gather(2, given):float()):to_equal_bits(by_hand(x, index))
+        end
+        local source, sums = gb.randint(-9, 9, { 3, 2100 }):float(), x:tolist()
+        local list, places = source:tolist(), index:tolist()
+        for i = 1, 3 do
+          for j = 1, 2100 do sums[i][places[i][j] + 1] = sums[i][places[i][j] + 1] + list[i][j] end
+        end
+        local turned = source:t():contiguous():t()
+        for _, type in ipairs { "float32", "float64", "int64" } do
+          local y = x:to(type):scatter_add(2, given, source:to(type))
+          expect(y:float()):to_equal_bits(gb.tensor(sums))
+          expect(x:to(type):scatter_add(2, given, turned:to(type))):to_equal_bits(y)
+        end
+      end)
+    end
+  end
+  it("find a bad element of an index that shows it many times", function()
+    local index = gb.tensor({ { 3, 50 } }, { dtype = "int64" }):expand(3, 2)
+    expect(function() x:gather(2, index) end):to_fail("index 50 is out of range")
+    expect(function() x:scatter_add(2, index, gb.ones(3, 2)) end):to_fail("index 50 is out of range")
+  end)
+end)
+
 gb.test.finish()
