@@ -5,6 +5,7 @@
  * elements of the result that no two chunks share, so sums are the same bits for any number of threads. Each kernel
  * reads and writes every element once. */
 #include "cpu/walk.h"
+#include "cpu/wide.h"
 
 /* What most kernels here share: a shape cut into runs, and up to three tensors walked over it. */
 typedef struct index_walk {
@@ -88,30 +89,82 @@ static void close_block(tile_sums *sum, const double *whole, int64_t n) {
   for (int64_t k = 0; k < n; k++) sum->f32[k] = (float)(whole[k] + (double)sum->f32[k]);
 }
 
-/* Columns first .. first + n - 1 of one bag's sum, n at most a tile. The rows lie anywhere, so those to come are asked
- * for; rows of float32 are added as they lie. */
-static void sum_bag(const gb_op_call *call, int64_t bag, int64_t first, int64_t n) {
+/* Vectors whose sums are in registers at once. */
+enum { AT_ONCE = 8 };
+
+/* sum[k] = the sum of rows[i][k] over i, in that order, of float32 from 0 on. The rows of `next`, as many, are asked
+ * for one by one. */
+static void sum_block(const float *const *rows, const float *const *next, int64_t count, int64_t n, float *sum) {
+  int64_t k = 0;
+  for (; k + AT_ONCE * GB_VECTOR <= n; k += AT_ONCE * GB_VECTOR) {
+    gb_vector sums[AT_ONCE] = { 0 };
+    for (int64_t i = 0; i < count; i++) {
+      ask_for((const char *)(next[i] + k), (int64_t)sizeof sums);
+#pragma GCC unroll 8
+      for (int j = 0; j < AT_ONCE; j++) {
+        gb_vector x;
+        memcpy(&x, rows[i] + k + j * GB_VECTOR, sizeof x);
+        sums[j] += x;
+      }
+    }
+    memcpy(sum + k, sums, sizeof sums);
+  }
+  if (k < n) memset(sum + k, 0, (size_t)(n - k) * sizeof *sum);
+  for (int64_t i = 0; i < count && k < n; i++)
+    for (int64_t j = k; j < n; j++) sum[j] += rows[i][j];
+}
+
+/* Rows of float32 that lie as they are added: a bag's sum block by block, while the next block is asked for, which may
+ * be the next bag's. */
+static void sum_plain_bag(const gb_op_call *call, int64_t bag, int64_t first, int64_t n, float *sum, double *whole) {
   const gb_in_embedding_sum *in = GB_IN(call, embedding_sum);
-  const gb_tensor *index = in->index, *weight = in->weight, *y = GB_OUT(call, embedding_sum)->y;
+  const int64_t ids = in->index->shape[1], bags = in->index->shape[0];
+  memset(sum, 0, (size_t)n * sizeof *sum);
+  for (int64_t i = 0; i < ids; i += ROW_BLOCK) {
+    const float *rows[ROW_BLOCK], *later[ROW_BLOCK];
+    int64_t count = ids - i < ROW_BLOCK ? ids - i : ROW_BLOCK, next = bag, at = i + ROW_BLOCK;
+    for (int64_t k = 0; k < count; k++)
+      rows[k] = (const float *)(const void *)row_of_bag(in->index, in->weight, bag, i + k) + first;
+    if (at >= ids) next++, at = 0;
+    for (int64_t k = 0; k < count; k++)
+      later[k] = next < bags && at + k < ids
+          ? (const float *)(const void *)row_of_bag(in->index, in->weight, next, at + k) + first : rows[k];
+    sum_block(rows, later, count, n, sum);
+    if (ids > ROW_BLOCK && i + ROW_BLOCK < ids) drain_block(whole, sum, n);
+  }
+}
+
+/* The same for rows of any dtype that lie anyhow. */
+static void sum_any_bag(const gb_op_call *call, int64_t bag, int64_t first, int64_t n, tile_sums *sum, double *whole) {
+  const gb_in_embedding_sum *in = GB_IN(call, embedding_sum);
+  const gb_tensor *index = in->index, *weight = in->weight;
   enum { AHEAD = 4 };
   int64_t bytes = (int64_t)bytes_of(weight), stride = weight->stride[1], ids = index->shape[1], asked = 0;
-  bool wide = weight->dtype == GB_FLOAT64, plain = weight->dtype == GB_FLOAT32 && stride == 1;
-  bool blocks = !wide && ids > ROW_BLOCK;
-  double whole[GB_TILE];
-  tile_sums sum, part;
-  memset(&sum, 0, (size_t)n * (wide ? sizeof *sum.f64 : sizeof *sum.f32));
-  if (blocks) memset(whole, 0, (size_t)n * sizeof *whole);
+  bool wide = weight->dtype == GB_FLOAT64;
+  tile_sums part;
+  memset(sum, 0, (size_t)n * (wide ? sizeof *sum->f64 : sizeof *sum->f32));
   for (int64_t i = 0; i < ids; i++) {
-    if (blocks && i > 0 && i % ROW_BLOCK == 0) drain_block(whole, sum.f32, n);
+    if (!wide && i > 0 && i % ROW_BLOCK == 0) drain_block(whole, sum->f32, n);
     for (; asked < ids && asked <= i + AHEAD && stride == 1; asked++)
       ask_for(row_of_bag(index, weight, bag, asked) + first * bytes, n * bytes);
     const char *from = row_of_bag(index, weight, bag, i) + first * stride * bytes;
-    const float *row = plain ? (const float *)(const void *)from : part.f32;
     if (wide) gb_load_f64(part.f64, from, GB_FLOAT64, stride, n);
-    else if (!plain) gb_load_f32(part.f32, from, (gb_dtype)weight->dtype, stride, n);
-    if (wide) for (int64_t k = 0; k < n; k++) sum.f64[k] += part.f64[k];
-    else for (int64_t k = 0; k < n; k++) sum.f32[k] += row[k];
+    else gb_load_f32(part.f32, from, (gb_dtype)weight->dtype, stride, n);
+    if (wide) for (int64_t k = 0; k < n; k++) sum->f64[k] += part.f64[k];
+    else for (int64_t k = 0; k < n; k++) sum->f32[k] += part.f32[k];
   }
+}
+
+/* Columns first .. first + n - 1 of one bag's sum, n at most a tile. The rows lie anywhere, so those to come are asked
+ * for. */
+static void sum_bag(const gb_op_call *call, int64_t bag, int64_t first, int64_t n) {
+  const gb_tensor *weight = GB_IN(call, embedding_sum)->weight, *y = GB_OUT(call, embedding_sum)->y;
+  bool wide = weight->dtype == GB_FLOAT64, blocks = !wide && GB_IN(call, embedding_sum)->index->shape[1] > ROW_BLOCK;
+  double whole[GB_TILE];
+  tile_sums sum;
+  if (blocks) memset(whole, 0, (size_t)n * sizeof *whole);
+  if (weight->dtype == GB_FLOAT32 && weight->stride[1] == 1) sum_plain_bag(call, bag, first, n, sum.f32, whole);
+  else sum_any_bag(call, bag, first, n, &sum, whole);
   if (blocks) close_block(&sum, whole, n);
   char *to = gb_data(y) + (bag * y->stride[0] + first * y->stride[1]) * (int64_t)bytes_of(y);
   if (wide) gb_store_f64(to, (gb_dtype)y->dtype, y->stride[1], sum.f64, n);

@@ -92,6 +92,7 @@ static const op_case op_cases[] = {
   { "fft_half", GB_OP_fft_half, { LEAF(3, 7, 2501, 2) }, { A_INT(5000), A_NUMBER(0.01) } },
   { "embedding", GB_OP_embedding, { INDEX(57, 2, 31, 67), LEAF(2, 57, 33) }, { A_DEFAULT } },
   { "embedding_sum", GB_OP_embedding_sum, { INDEX(57, 2, 31, 67), LEAF(2, 57, 33) }, { A_DEFAULT } },
+  { "embedding_sum, wide", GB_OP_embedding_sum, { INDEX(57, 2, 5, 37), LEAF(2, 57, 301) }, { A_DEFAULT } },
   { "index_select", GB_OP_index_select, { LEAF(2, 57, 301), INDEX(57, 1, 400) }, { A_INT(0) } },
   { "scatter_add", GB_OP_scatter_add, { LEAF(2, 57, 41), INDEX(57, 2, 300, 41), LEAF(2, 300, 41) }, { A_INT(0) } },
   { "sort", GB_OP_sort, { LEAF(2, 77, 501) }, { A_INT(-1) } },
