@@ -86,7 +86,7 @@ local function add_libraries(add)
     "install liblapack3, or liblapack-dev and build again") end
   local version = native.library("onednn")
   if version then
-    add("oneDNN", "ok", format("version %s convolves in float32, and bfloat16 where it has AMX tiles", version))
+    add("oneDNN", "ok", format("version %s convolves in float32, and bfloat16 by AMX or AVX512_BF16", version))
   else add("oneDNN", "warning", "not part of this build; convolutions take about three times as long",
     "install libdnnl-dev and build again") end
 end
