@@ -532,27 +532,30 @@ static gb_tensor *coordinate(gb_chain *c, gb_tensor *grid, int i, int count, int
   return scaled(c, moved(c, scaled(c, moved(c, x, 1), (double)size), -1), 0.5);
 }
 
-/* The sum over all taps of all dims of what x has there, by the product of their weights. image: [n, c, places of
- * x]. */
+/* The sum over all taps of all dims of what x has there, by the product of their weights. image: [n, c, places of x and
+ * one more], whose zeros stand for what lies outside: so a tap is two passes over all channels. */
 static gb_tensor *gathered(gb_chain *c, gb_tensor *image, const taps *by_dim, const int64_t *sizes, int count) {
   gb_tensor *sum = NULL;
   int which[MOST_PLACES] = { 0 };
+  if (c->status != GB_OK) return NULL;
+  gb_device device = image->storage->device;
+  gb_tensor *zeros = gb_chain_full(c, GB_INT64, 0, NULL, device, (double)(image->shape[2] - 1));
   for (int done = 0; !done && c->status == GB_OK;) {
     gb_tensor *index = by_dim[0].index[which[0]], *weight = by_dim[0].weight[which[0]];
     gb_tensor *outside = by_dim[0].outside[which[0]];
     for (int i = 1; i < count; i++) {
       gb_tensor *own = by_dim[i].weight[which[i]];
-      gb_tensor *width = gb_chain_full(c, GB_INT64, 0, NULL, image->storage->device, (double)sizes[i]);
+      gb_tensor *width = gb_chain_full(c, GB_INT64, 0, NULL, device, (double)sizes[i]);
       index = total(c, product(c, index, width), by_dim[i].index[which[i]]);
       if (own) weight = product(c, weight, own);
       outside = gb_chain_2(c, GB_OP_logical_or, outside, by_dim[i].outside[which[i]], NULL);
     }
+    index = GB_CHAIN(c, where, .condition = outside, .x = zeros, .y = index);
     if (c->status != GB_OK) return NULL;
     const int64_t shape[3] = { image->shape[0], image->shape[1], index->shape[2] };
     gb_tensor *value = GB_CHAIN(c, gather, .x = image, .dim = gb_attr_int(2), .index = expanded(c, index, 3, shape));
-    value = GB_CHAIN(c, masked_fill, .x = value, .mask = outside, .value = gb_attr_num(0));
-    if (weight) value = product(c, value, weight);
-    sum = sum ? total(c, sum, value) : value;
+    if (!sum) sum = weight ? product(c, value, weight) : value;
+    else sum = GB_CHAIN(c, addcmul, .x = sum, .y = value, .z = weight, .value = gb_attr_num(1));
     int i = count - 1;
     while (i >= 0 && ++which[i] == by_dim[i].count) which[i--] = 0;
     done = i < 0;
@@ -601,6 +604,10 @@ static gb_status grid_sample_compose(gb_op_call *call) {
   g.status = c.status;
   gb_tensor *image = gb_chain_cast(&g, x, inner);
   image = shaped(&g, image, 3, (int64_t[]){ x->shape[0], x->shape[1], places });
+  if (image) {
+    gb_tensor *nothing = constant(&g, image, 3, (int64_t[]){ x->shape[0], x->shape[1], 1 }, 0);
+    image = joined(&g, (gb_tensor *[]){ image, nothing }, 2, 2);
+  }
   gb_tensor *y = shaped(&g, gathered(&g, image, by_dim, x->shape + 2, count), x->ndim, shape);
   if (g.status == GB_OK) y = gb_chain_cast(&g, y, dtype);
   gb_status status = gb_chain_end(&g, y, &GB_OUT(call, grid_sample)->y);
