@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "host.h"
+#include "io/file.h"
 #include "objects.h"
 #include "reader.h"
 
@@ -231,6 +232,73 @@ static int cuda_memory_summary(lua_State *L, gbl_call *call) {
   luaL_pushresult(&text);
   return 1;
 }
+
+/* {---- algorithms of products ---- */
+
+/* What is told of the table, as a table. */
+static int push_tuned(lua_State *L, const gb_tuned *tuned) {
+  const struct { const char *name; int64_t value; } numbers[] = {
+    { "choices", tuned->choices }, { "taken", tuned->taken }, { "refused", tuned->refused },
+    { "timed", tuned->timed }, { "improved", tuned->improved },
+  };
+  lua_createtable(L, 0, 7);
+  for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+    gbl_set_integer(L, numbers[i].name, numbers[i].value);
+  lua_pushnumber(L, tuned->first * 1e-6);
+  gbl_set_raw(L, -2, "before");
+  lua_pushnumber(L, tuned->best * 1e-6);
+  gbl_set_raw(L, -2, "after");
+  return 1;
+}
+
+static int cuda_tuned(lua_State *L, gbl_call *call) {
+  gb_context *context = call->state->context;
+  gb_backend *backend = gb_context_backend(context, check_cuda(L, call));
+  gb_tuned tuned;
+  char *text = NULL;
+  size_t bytes = 0;
+  if (!backend->tuned) gbl_refuse(call, "the backend of %s has no table of algorithms", backend->name);
+  if (gbl_given(call, "file"))
+    gbl_check_status(L, gb_file_load(context, gbl_string(call, "file"), &text, &bytes));
+  gb_status status = backend->tuned(backend->state, text, bytes, &tuned); /* until text is freed nothing raises */
+  if (text) gb_counted_free(text);
+  gbl_check_status(L, status);
+  return push_tuned(L, &tuned);
+}
+
+/* The backend of a device that times products. */
+static gb_backend *check_tunable(lua_State *L) {
+  gb_backend *backend = gb_context_backend(gbl_context(L), gbl_check_device(L, 1));
+  if (!backend->tune) gbl_error(L, "cuda.tune: expects a CUDA device, got '%s'", lua_tostring(L, 1));
+  return backend;
+}
+
+/* tune(device, on): from now on new products are timed, or no longer. */
+static int tune(lua_State *L) {
+  gb_backend *backend = check_tunable(L);
+  return gbl_check_status(L, backend->tune(backend->state, lua_toboolean(L, 2)));
+}
+
+/* tuned_write(device, path): write the table to a file, and tell of it. */
+static int tuned_write(lua_State *L) {
+  gb_backend *backend = check_tunable(L);
+  gb_context *context = gbl_context(L);
+  const char *path = gbl_check_path(L, 2, "cuda.tune");
+  gb_file_writer *file = NULL;
+  gb_tuned tuned;
+  gbl_check_status(L, backend->tuned(backend->state, NULL, 0, &tuned));
+  size_t bytes = backend->tuned_text(backend->state, NULL, 0);
+  char *text = lua_newuserdatauv(L, bytes + 1, 0);
+  backend->tuned_text(backend->state, text, bytes + 1);
+  gbl_check_status(L, gb_file_create(context, path, &file));
+  gb_status status = gb_file_write(file, text, bytes);
+  if (status == GB_OK) status = gb_file_commit(file);
+  else gb_file_abandon(file);
+  gbl_check_status(L, status);
+  return push_tuned(L, &tuned);
+}
+
+/* ----} */
 
 static int set_default_dtype(lua_State *L, gbl_call *call) {
   (void)L;
@@ -472,6 +540,13 @@ static const gbl_function cuda_functions[] = {
     "tensors now and at the peak, by category; what the pool has of the system, what of that is cached and what "
     "belongs to captured graphs; what uploads pass through; what the whole device has left; and how often memory "
     "was asked for. Example: if gb.cuda.is_available() then print(gb.cuda.memory_summary()) end" },
+  { cuda_tuned, GB_SANDBOX_NONE,
+    "gb.cuda.tuned(file?: path; device?: int|device) -> table: Take algorithms of products from a file that "
+    "gb.cuda.tune wrote, from the next product on, and tell what there is: choices (of the library's version and the "
+    "device at hand; those for others are passed over), taken and refused (by shapes that were multiplied since; one "
+    "that the library says does not run is refused, and its own choice runs). GIBBOUS_CUDA_TUNED names a file from "
+    "outside. Errors: a file that is no such table, and why; there is no CUDA device. Example: if "
+    "gb.cuda.is_available() then print(gb.cuda.tuned().choices) end" },
   { reset_peak_memory_stats, GB_SANDBOX_STRICT,
     "gb.cuda.reset_peak_memory_stats(): max_memory_allocated begins again from what is held now. Example: "
     "gb.cuda.reset_peak_memory_stats()" },
@@ -489,6 +564,9 @@ void gbl_open_settings(lua_State *L) {
   gbl_define(L, functions);
   gbl_push_module(L, "cuda");
   gbl_define(L, cuda_functions);
+  lua_pop(L, 1);
+  gbl_push_module(L, "_native");
+  gbl_set_functions(L, (const luaL_Reg[]){ { "tune", tune }, { "tuned_write", tuned_write }, { NULL, NULL } });
   lua_pop(L, 1);
   lua_pushliteral(L, GB_VERSION);
   gbl_set_raw(L, -2, "version");

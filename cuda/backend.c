@@ -541,6 +541,28 @@ static void device_unmark(void *state, void *mark) {
 
 /* ----} */
 
+/* {---- which algorithms multiply ---- */
+
+static gb_status device_tune(void *state, bool on) {
+  gb_cuda_call call = { .cuda = state, .stream = ((gb_cuda *)state)->stream };
+  GB_TRY(enter(state));
+  if (on) GB_TRY(refuse_in_capture(state, "time products"));
+  return gb_gemms_tune(&call, on);
+}
+
+static gb_status device_tuned(void *state, const char *text, size_t bytes, gb_tuned *out) {
+  gb_cuda_call call = { .cuda = state, .stream = ((gb_cuda *)state)->stream };
+  GB_TRY(enter(state));
+  if (!((gb_cuda *)state)->gemms) GB_TRY(refuse_in_capture(state, "open cuBLASLt"));
+  return gb_gemms_tuned(&call, text, bytes, out);
+}
+
+static size_t device_tuned_text(void *state, char *out, size_t room) {
+  return gb_gemms_table(((gb_cuda *)state)->gemms, out, room);
+}
+
+/* ----} */
+
 /* Ops of linear algebra have a kernel where their library is. */
 static bool device_lacks(void *state, int op) {
   gb_cuda *cuda = state;
@@ -662,7 +684,8 @@ gb_status gb_backend_open(const gb_engine_table *engine, uint32_t abi, gb_backen
                        .graph_close = device_graph_close, .range_push = ranges ? range_push : NULL,
                            .range_pop = ranges ? range_pop : NULL,
                        .mark = device_mark, .between = device_between, .unmark = device_unmark,
-                       .lacks = device_lacks, .close = device_close, .keeps = cuda->memory / KEPT_SHARE };
+                       .lacks = device_lacks, .tune = device_tune, .tuned = device_tuned,
+                           .tuned_text = device_tuned_text, .close = device_close, .keeps = cuda->memory / KEPT_SHARE };
   gather_rows(cuda, out);
   return GB_OK;
 }

@@ -7,6 +7,8 @@
 
 #include "cuda/call.h"
 
+struct gb_tuned;
+
 /* Products of one launch, at most: with more, cuBLASLt has no algorithm for some shapes from 65,536 on. A power of two,
  * so that where the next launch begins is aligned like the first. */
 #define GB_GEMM_BATCH 32768
@@ -66,6 +68,14 @@ extern "C" {
 typedef struct gb_gemms gb_gemms;      /* the library's handle, and what was prepared per shape */
 
 void gb_gemms_close(gb_gemms *gemms);  /* NULL is fine */
+
+/* Which algorithms multiply: the library's own choice, or that of a table (choices.h). While tuning is on, what the
+ * library offers for a product that is new since then is timed, which waits, and the fastest joins the table. */
+gb_status gb_gemms_tune(gb_cuda_call *call, bool on);
+/* Read a table, if there is a text, and tell what there is. Where the text is wrong nothing changes. */
+gb_status gb_gemms_tuned(gb_cuda_call *call, const char *text, size_t bytes, struct gb_tuned *out);
+/* The table as text, as snprintf writes it. */
+size_t gb_gemms_table(const gb_gemms *gemms, char *out, size_t room);
 /* Launch a product on the call's stream; the first one opens the library. What gb_gemm_fuses refuses is not asked for.
  * GB_EUNSUPPORTED: the library has no algorithm for it, and nothing was launched. */
 gb_status gb_gemm_run(gb_cuda_call *call, const gb_gemm *gemm);

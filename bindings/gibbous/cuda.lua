@@ -1,8 +1,9 @@
--- cuda.lua - gb.cuda.graph: a training step captured once and replayed.
+-- cuda.lua - gb.cuda.graph: a training step captured once and replayed; gb.cuda.tune: products timed.
 
 local gb, native = ...
 local define, own, private = native.define, native.own, native.private
 local format, find, concat, pack, unpack = string.format, string.find, table.concat, table.pack, table.unpack
+local math_type = math.type
 local cuda = gb.cuda
 
 local function fail(text, ...) native.fail("cuda.graph: " .. format(text, ...)) end -- raises with the recipe's line
@@ -88,3 +89,59 @@ cuda.graph = define("gb.cuda.graph(step: function, examples: tensors) -> graph: 
   for i, x in ipairs(examples) do static[i] = x:detach():to(device):clone() end
   return own(setmetatable({}, Graph), "graph", { step = step, static = static, device = device })
 end)
+
+-- {---- tuning ----
+
+local function fail_tune(text, ...) native.fail("cuda.tune: " .. format(text, ...)) end
+
+-- The products of a linear layer, forward and backward, at the sizes of one shape { rows, inputs, outputs, dtype = }.
+local function run_layer(shape, device)
+  local sizes, dtype = {}, rawget(shape, "dtype") or "bfloat16"
+  for i = 1, 3 do
+    local size = rawget(shape, i)
+    if math_type(size) ~= "integer" or size < 1 then
+      fail_tune("a shape is { rows, inputs, outputs, dtype = \"bfloat16\" } with sizes from 1 on, got %s",
+        size == nil and "less than three" or tostring(size))
+    end
+    sizes[i] = size
+  end
+  local function made(...) return gb.randn(...):to(device):to(dtype):requires_grad_(true) end
+  local y = gb.nn.functional.linear(made(sizes[1], sizes[2]), made(sizes[3], sizes[2]), made(sizes[3]))
+  y:backward(gb.ones_like(y))
+end
+
+-- Of all shapes, with the recipe's random stream left where it was.
+local function run_layers(shapes, device)
+  local state = gb.get_rng_state()
+  for _, shape in ipairs(shapes) do
+    if type(shape) ~= "table" then
+      fail_tune("a list of shapes, each { rows, inputs, outputs }; got a %s", type(shape))
+    end
+    run_layer(shape, device)
+  end
+  gb.set_rng_state(state)
+end
+
+cuda.tune = define("gb.cuda.tune(work: function|list; file: path, device?: int|device) -> table: Run the work, time \z
+  what cuBLASLt offers for each product in it, take the fastest, and write these choices to a file that gb.cuda.tuned \z
+  or GIBBOUS_CUDA_TUNED reads in later runs: they then multiply alike, and need not be timed. The work is a function, \z
+  such as one training step, or a list of linear layers { rows, inputs, outputs, dtype = \"bfloat16\" }, which are \z
+  run forward and backward. The file has all choices for this device, those that were read before too. Results: \z
+  timed, improved (products that another algorithm than the library's first is faster for by 2 % and more), before \z
+  and after (seconds of one launch of each), choices. Another algorithm adds up in another order, so the bits of a \z
+  tuned run are its own. Errors: there is no CUDA device; a graph is captured; what the work raises. Example: if \z
+  gb.cuda.is_available() then gb.cuda.tune({ { 64, 32, 16 } }, { file = os.tmpname() }) end", "none",
+  function(work, options)
+  local device = options.device or device_of {}
+  if math_type(device) == "integer" then device = "cuda:" .. device end
+  local why = native.why_unwritable(options.file)
+  if why then fail_tune("%s", why) end
+  native.tune(device, true)
+  local ok, text
+  if type(work) == "function" then ok, text = pcall(work) else ok, text = pcall(run_layers, work, device) end
+  native.tune(device, false)
+  if not ok then error(text, 0) end
+  return native.tuned_write(device, options.file)
+end)
+
+-- ----}

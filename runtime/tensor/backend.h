@@ -10,7 +10,7 @@
 #include "base/pool.h"
 #include "op_ids.h"
 
-#define GB_BACKEND_ABI 10u
+#define GB_BACKEND_ABI 11u
 
 struct gb_op_call;
 struct gb_step_call;
@@ -18,6 +18,11 @@ struct gb_step_call;
 /* What gb.cuda.properties tells, and bytes that the backend itself holds between host and device. */
 typedef struct gb_device_info { char name[256]; int64_t major, minor, multiprocessors, driver, runtime, total_memory,
                                 free_memory, staging; } gb_device_info;
+
+/* What gb.cuda.tuned tells of the table of algorithms of products: rows that hold on this device; products that took
+ * one, and whose row was refused; and, since tuning last began, how many were timed, how many got another algorithm
+ * than the library's first choice, and the microseconds of one launch of each by that choice and by the best. */
+typedef struct gb_tuned { int64_t choices, taken, refused, timed, improved; double first, best; } gb_tuned;
 
 /* Compute call->out from call->in. Shapes, dtypes and devices were checked and the outputs allocated. Never calls
  * dispatch. */
@@ -83,6 +88,11 @@ typedef struct gb_backend {
   void (*unmark)(void *state, void *mark);
   /* Is the kernel of this op of no use here, since a library is missing? It may open the library. NULL: never. */
   bool (*lacks)(void *state, int op);
+  /* The table of algorithms of products: time new ones while it is on; read a text, if there is one, and tell; write it
+   * as snprintf does, once it was told. NULL: there is no choice. */
+  gb_status (*tune)(void *state, bool on);
+  gb_status (*tuned)(void *state, const char *text, size_t bytes, gb_tuned *out);
+  size_t (*tuned_text)(void *state, char *out, size_t room);
   void (*close)(void *state);
   /* Bytes of a result, at most, that an op keeps for backward although it could be computed again; 0: none. */
   size_t keeps;
