@@ -3,8 +3,8 @@
  *
  * The same text is compiled by nvcc and, with GB_CUDA_EMULATE, as plain C++ for the CPU (tests/cuda_on_cpu/). So
  * kernels are written in a small subset: GB_SHARED for shared memory, GB_LAUNCH for launches, 16-bit floats stored as
- * uint16_t, no float atomics, no inline PTX outside this file and mma.cuh. Whatever gives a number has one fixed order,
- * so that the same seed gives the same bits. */
+ * uint16_t, no float atomics, no inline PTX outside this file, mma.cuh and base/near.h. Whatever gives a number has one
+ * fixed order, so that the same seed gives the same bits. */
 #ifndef GB_CUDA_DEVICE_CUH
 #define GB_CUDA_DEVICE_CUH
 

@@ -236,10 +236,14 @@ template <class F, int W> static void gb_run_strips(const gb_elements &e, const 
             o, numbers, shift);
 }
 
+/* What makes a function's results where they have 16 bits, as those of strips of 8 do: itself, or one that is as good
+ * there and costs less. */
+template <class F> struct gb_short { typedef F type; };
+
 template <class F> static bool gb_try_strips(const gb_elements &e, const gb_walk &w, const gb_numbers<float> &numbers) {
   int width = gb_strip_width(e, w, F::inputs + 1);
   if (width == 4) gb_run_strips<F, 4>(e, w, numbers);
-  else if (width == 8) gb_run_strips<F, 8>(e, w, numbers);
+  else if (width == 8) gb_run_strips<typename gb_short<F>::type, 8>(e, w, numbers);
   return width > 0;
 }
 

@@ -9,6 +9,7 @@
 #define GB_CUDA_FUNCTIONS_CUH
 
 #include "cuda/elements.cuh"
+#include "base/near.h"
 #include "base/functions.h" /* compiled for the device as device.cuh says */
 
 typedef float f32;
@@ -47,6 +48,21 @@ typedef int64_t i64;
   GB_WHERE_FLOATS_##types(GB_FUNCTOR(name, f64, operands, cost, , GB_VALUES_##operands)) \
   GB_WHERE_INTS_##types(GB_FUNCTOR(name, i64, operands, cost, GB_REPORT_##types(name), GB_VALUES_##operands))
 #include "base/functions.def"
+
+/* Those of base/near.h, for results of 16 bits. */
+#define GB_NEAR(name) \
+  struct name##_near { \
+    static constexpr int inputs = name##_f32::inputs, cost = name##_f32::cost; \
+    static __device__ __forceinline__ float of(float x, float, float, const gb_numbers<float> &) { \
+      return gb_near_##name(x); \
+    } \
+  }; \
+  template <> struct gb_short<name##_f32> { typedef name##_near type; };
+GB_NEAR(tanh)
+GB_NEAR(sigmoid)
+GB_NEAR(silu)
+GB_NEAR(gelu_tanh)
+#undef GB_NEAR
 
 /* Run a function over strips, if the walk is for strips; else false. NULL in the other file's table, and where a
  * function serves no floats. */

@@ -66,7 +66,7 @@ local hot = {
   },
   elementwise_one = {
     { "strips_kernel<relu_f32, 1, 4>", 256, wide = "both" }, { "strips_kernel<relu_f32, 1, 8>", 256, wide = "both" },
-    { "strips_kernel<gelu_tanh_f32, 1, 8>", 256, wide = "both" },
+    { "strips_kernel<gelu_tanh_near, 1, 8>", 256, wide = "both" },
   },
   elementwise_more = {
     { "strips_kernel<add_f32, 2, 4>", 256, wide = "both" }, { "strips_kernel<add_f32, 2, 8>", 256, wide = "both" },

@@ -117,7 +117,15 @@ describe("activations", function()
   for _, dtype in ipairs(floats) do
     local x = numbers(dtype, 0)
     it("gelu " .. dtype, function() compare(function(a) return F.gelu(a) end, x) end)
-    it("gelu by tanh " .. dtype, function() compare(function(a) return F.gelu(a, { approximate = "tanh" }) end, x) end)
+    it("gelu by tanh " .. dtype, function()
+      compare(function(a)
+        if a.device ~= "cpu" or not dtype:match("float16$") then return F.gelu(a, { approximate = "tanh" }) end
+        -- The device's result of 16 bits is right where 1 + tanh has lost most of what it had in the CPU's float32.
+        local d = a:to("float64")
+        local u = (d + d * d * d * 0.044715) * math.sqrt(2 / math.pi)
+        return (d * (u * 2):sigmoid()):to(dtype)
+      end, x)
+    end)
     it("silu " .. dtype, function() compare(function(a) return F.silu(a) end, x) end)
     it("elu " .. dtype, function() compare(function(a) return F.elu(a, 0.5) end, x) end)
     it("leaky_relu " .. dtype, function() compare(function(a) return F.leaky_relu(a, 0.1) end, x) end)
