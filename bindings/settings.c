@@ -479,8 +479,8 @@ static const gbl_function functions[] = {
     "print(gb.get_default_dtype())" },
   { set_deterministic, GB_SANDBOX_STRICT,
     "gb.set_deterministic(value: bool): Whether only kernels that give the same bits each time may run, as is so "
-    "from the start. With false the gradients of 16-bit attention on CUDA come from cuDNN, which is faster and adds "
-    "them up in an order that changes. Example: gb.set_deterministic(true)" },
+    "from the start. With false some gradients on CUDA, such as those of 16-bit attention, come from kernels of cuDNN "
+    "that take less memory and add up in an order that changes. Example: gb.set_deterministic(true)" },
   { set_float32_matmul_precision, GB_SANDBOX_STRICT,
     "gb.set_float32_matmul_precision(name: \"highest\"|\"high\"): \"highest\", or \"high\": matmul, linear, mlp, "
     "conv2d and attention, and their gradients, round float32 operands to 10 bits of mantissa (TF32) and sum in "

@@ -3,8 +3,12 @@
  *
  * The order of the operations is the one that the library's pattern matcher looks for (products, scale, causal mask,
  * maximum, difference, exponential, sum, quotient, product), and the types too: scores in float32, probabilities in the
- * dtype of the operands. Floor: 4 tq tk head_dim operations a head forward and 10 backward, half of it when causal; the
- * operands read once, the results written once. */
+ * dtype of the operands. Backward, dquery is a sum over blocks of keys, which different multiprocessors have. Where the
+ * order of that sum may change they add to it in float32; else the graph has dquery as one product, and the library's
+ * engine for Hopper keeps the gradients of the scores, 2 bytes each, in its workspace and multiplies them when all are
+ * there (cudnn-frontend asks for determinism that way, for Hopper alone). That workspace may take 1/32 of the device's
+ * memory; for GPT-2's 16 x 12 heads of 1,024 positions it is 403 MB. Floor: 4 tq tk head_dim operations a head forward
+ * and 10 backward, half of it when causal; the operands read once, the results written once. */
 #include "cuda/attention.h"
 
 #include <float.h>
@@ -135,15 +139,19 @@ void gb_attention_backward_graph(gb_dnn_graph *g, const void *what) {
   gb_dnn_pointwise(g, CUDNN_POINTWISE_MUL, d_less, shares, NULL, d_shares);
   gb_dnn_pointwise(g, CUDNN_POINTWISE_MUL, d_shares, scale, NULL, d_scores);
 
-  /* dkey, and dquery added up in float32 */
+  /* dkey; and dquery, from gradients of scores that the library keeps, or added up in float32 block by block */
   gb_dnn_matmul(g, turned(g, type, a, d_scores), query, gb_dnn_tensor(g, DKEY, type, 4, k.size, a->dkey_stride));
   gb_dnn_part key_rows = gb_dnn_virtual(g, type, 4, k.size, a->key_stride);
+  gb_dnn_part dquery = gb_dnn_tensor(g, DQUERY, type, 4, q.size, a->dquery_stride);
+  gb_dnn_reshape(g, key, key_rows);
+  if (a->deterministic) {
+    gb_dnn_matmul(g, d_scores, key_rows, dquery);
+    return;
+  }
   gb_dnn_part query_sums = gb_dnn_tensor(g, DQUERY_SUMS, CUDNN_DATA_FLOAT, 4, q.size,
                                          (int64_t[]){ a->heads * a->tq * a->e, a->tq * a->e, a->e, 1 });
-  gb_dnn_reshape(g, key, key_rows);
   gb_dnn_matmul(g, d_scores, key_rows, query_sums);
-  gb_dnn_pointwise(g, CUDNN_POINTWISE_IDENTITY, query_sums, NULL, NULL,
-                   gb_dnn_tensor(g, DQUERY, type, 4, q.size, a->dquery_stride));
+  gb_dnn_pointwise(g, CUDNN_POINTWISE_IDENTITY, query_sums, NULL, NULL, dquery);
 }
 
 /* ====} */
@@ -176,7 +184,7 @@ static gb_dnn_key key_of(const gb_attention *a, bool backward) {
   memset(&key, 0, sizeof key);
   int64_t *at = key.values;
   const int64_t sizes[] = { backward ? 2 : 1, a->batch, a->heads, a->key_heads, a->tq, a->tk, a->e, a->ev, a->dtype,
-                            a->causal, a->lse != NULL };
+                            a->causal, a->lse != NULL, backward && a->deterministic };
   const int64_t *strides[] = { a->query_stride, a->key_stride, a->value_stride, a->y_stride, a->grad_stride,
                                a->dquery_stride, a->dkey_stride,
                                a->dvalue_stride };
@@ -200,11 +208,11 @@ static void bind_operands(gb_dnn_bound *bound, const gb_attention *a) {
 }
 
 /* The library has no engine for the graph, so products do it, which is slower. It is told. */
-static gb_status leave_it(const gb_cuda_call *call, const gb_attention *a, const char *what, const gb_dnn_plan *plan) {
+static gb_status leave_it(const gb_cuda_call *call, const gb_attention *a, const gb_dnn_plan *plan) {
   gb_cuda_slower(call, GB_SLOWER_ATTENTION,
-                 "%s of %" PRId64 " x %" PRId64 " heads, %" PRId64 " by %" PRId64 " positions, head_dim %" PRId64
+                 "attention of %" PRId64 " x %" PRId64 " heads, %" PRId64 " by %" PRId64 " positions, head_dim %" PRId64
                  " runs as products, which is slow: %s",
-                 what, a->batch, a->heads, a->tq, a->tk, a->e, plan->error);
+                 a->batch, a->heads, a->tq, a->tk, a->e, plan->error);
   return GB_OK;
 }
 
@@ -217,7 +225,7 @@ gb_status gb_attention_forward(gb_cuda_call *call, const gb_attention *a, bool *
   GB_TRY(gb_dnns_of(call, &dnns));
   gb_dnn_plan *plan = gb_dnn_plan_of(dnns, &key, gb_attention_forward_graph, a, &wish);
   if (!plan) return gb_cuda_fail(call, GB_EMEMORY, "out of memory for a plan of cuDNN");
-  if (!plan->plan) return leave_it(call, a, "attention", plan);
+  if (!plan->plan) return leave_it(call, a, plan);
   gb_dnn_bound bound = { 0 };
   bind_operands(&bound, a);
   gb_dnn_bind(&bound, OUT, a->out);
@@ -225,23 +233,43 @@ gb_status gb_attention_forward(gb_cuda_call *call, const gb_attention *a, bool *
   return gb_dnn_run(call, dnns, plan, &bound);
 }
 
+/* What only the sum whose order changes has: room for it, zeroed. */
+static gb_status bind_sums(gb_cuda_call *call, const gb_attention *a, size_t rows, gb_dnn_bound *bound) {
+  size_t bytes = rows * (size_t)a->e * sizeof(float);
+  void *query_sums = gb_cuda_scratch(call, bytes);
+  if (!query_sums) return GB_EMEMORY;
+  if (gb_rt_set(call->stream, query_sums, 0, bytes))
+    return gb_cuda_fail(call, GB_EDEVICE, "scratch could not be cleared");
+  gb_dnn_bind(bound, DQUERY_SUMS, query_sums);
+  return GB_OK;
+}
+
+/* No engine, or no memory for its workspace: our own passes do it, of 14 products of a tile where the engine has 10. */
+static gb_status leave_gradient(const gb_cuda_call *call, const gb_attention *a, const char *why) {
+  gb_cuda_slower(call, GB_SLOWER_EPILOGUE,
+                 "the gradient of attention of %" PRId64 " x %" PRId64 " heads, %" PRId64 " by %" PRId64
+                 " positions, head_dim %" PRId64 " runs by our own kernels: %s", a->batch, a->heads, a->tq, a->tk,
+                 a->e, why);
+  return GB_OK;
+}
+
 gb_status gb_attention_backward(gb_cuda_call *call, const gb_attention *a, bool *served) {
   gb_dnns *dnns = NULL;
-  static const gb_dnn_wish wish = { .workspace = (size_t)1 << 30 };
+  const gb_dnn_wish wish = { .deterministic = a->deterministic,
+                             .workspace = a->deterministic ? call->cuda->memory / 32 : (size_t)1 << 30 };
   static const float one = 1;
   *served = false;
-  if (!fits(a, true)) return GB_OK;
+  if (!fits(a, true) || (a->deterministic && call->cuda->major != 9)) return GB_OK;
   gb_dnn_key key = key_of(a, true);
   GB_TRY(gb_dnns_of(call, &dnns));
   gb_dnn_plan *plan = gb_dnn_plan_of(dnns, &key, gb_attention_backward_graph, a, &wish);
   if (!plan) return gb_cuda_fail(call, GB_EMEMORY, "out of memory for a plan of cuDNN");
-  if (!plan->plan) return leave_it(call, a, "the gradient of attention", plan);
-  size_t rows = (size_t)(a->batch * a->heads * a->tq), bytes = rows * (size_t)a->e * sizeof(float);
-  void *row_sums = gb_cuda_scratch(call, rows * sizeof(float)), *query_sums = gb_cuda_scratch(call, bytes);
-  if (!row_sums || !query_sums) return GB_EMEMORY;
-  if (gb_rt_set(call->stream, query_sums, 0, bytes))
-    return gb_cuda_fail(call, GB_EDEVICE, "scratch could not be cleared");
+  if (!plan->plan) return leave_gradient(call, a, plan->error);
+  size_t rows = (size_t)(a->batch * a->heads * a->tq);
+  void *row_sums = gb_cuda_scratch(call, rows * sizeof(float));
+  if (!row_sums) return GB_EMEMORY;
   gb_dnn_bound bound = { 0 };
+  if (!a->deterministic) GB_TRY(bind_sums(call, a, rows, &bound));
   bind_operands(&bound, a);
   gb_dnn_bind(&bound, OUT, a->y);
   gb_dnn_bind(&bound, GRAD, a->grad);
@@ -250,9 +278,9 @@ gb_status gb_attention_backward(gb_cuda_call *call, const gb_attention *a, bool 
   gb_dnn_bind(&bound, DVALUE, a->dvalue);
   gb_dnn_bind(&bound, ONE, &one);
   gb_dnn_bind(&bound, ROW_SUMS, row_sums);
-  gb_dnn_bind(&bound, DQUERY_SUMS, query_sums);
-  *served = true;
-  return gb_dnn_run(call, dnns, plan, &bound);
+  gb_status status = gb_dnn_run(call, dnns, plan, &bound);
+  *served = status == GB_OK;
+  return status == GB_EMEMORY ? leave_gradient(call, a, "there is no memory for its workspace") : status;
 }
 
 /* ====} */

@@ -619,6 +619,7 @@ static int open_device(gb_cuda *cuda, int *count) {
   if (code) return code;
   cuda->memory = properties.memory;
   cuda->shared_most = properties.shared_most;
+  cuda->major = properties.major;
   gb_event *events[] = { &cuda->posted, &cuda->crossed, &cuda->step[0], &cuda->step[1] };
   for (size_t i = 0; !code && i < sizeof events / sizeof *events; i++) code = gb_rt_event_open(events[i]);
   if (code) return code;

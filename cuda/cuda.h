@@ -32,6 +32,7 @@ typedef struct gb_cuda {
   bool said[GB_SLOWER_KINDS];
   int64_t piece;                          /* elements per piece, for ops that work in pieces; 0: the best number.
                                              GIBBOUS_CUDA_PIECE, for tests */
+  int major;                              /* of the device's compute capability */
   size_t memory, shared_most;             /* bytes of the device, and of shared memory that a block may have */
   int64_t logits_bytes;                   /* that a chunk of linear_cross_entropy may take; 0: none was made yet */
   struct gb_gemms *gemms;                 /* state of gemm.h and dnn.h; NULL until the first use */

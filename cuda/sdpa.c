@@ -1,8 +1,8 @@
 /* cuda/sdpa.c - scaled_dot_product_attention: by the library (attention.h) where it has an engine, else by products
  * (attend.c).
  *
- * The library runs what has 16 bits, no mask, no window and no dropout. Its backward adds parts of a gradient in an
- * order that changes from run to run, so that it is asked only where the context allows that. */
+ * The library runs what has 16 bits, no mask, no window and no dropout. Its backward has two algorithms, of which one
+ * adds parts of a gradient in an order that changes from run to run: that one only where the context allows it. */
 #include "cuda/attend.h"
 #include "cuda/attention.h"
 #include "cuda/cuda.h"
@@ -70,8 +70,9 @@ static gb_status attention_backward(gb_cuda_call *call) {
   const gb_attended shared = GB_ATTENDED(call, scaled_dot_product_attention_backward);
   const gb_cuda_tensor *grad = in->grad, *y = in->y;
   bool served = false;
-  if (call->call->context->nondeterministic && grad->dtype == y->dtype && y->numel > 0 && is_plain(&shared, y->dtype)) {
+  if (grad->dtype == y->dtype && y->numel > 0 && is_plain(&shared, y->dtype)) {
     gb_attention a = attention_of(&shared);
+    a.deterministic = !call->call->context->nondeterministic;
     a.grad = grad->data, a.y = y->data, a.lse = (float *)(void *)in->lse->data;
     a.dquery = out->dquery->data, a.dkey = out->dkey->data, a.dvalue = out->dvalue->data;
     strides_of(grad, a.grad_stride);

@@ -112,7 +112,11 @@ static void report(const char *family) {
 
 /* ====} */
 
-static const gb_dtype floats[] = { GB_FLOAT32, GB_FLOAT16, GB_BFLOAT16, GB_FLOAT64 };
+static const gb_dtype floats[] = { GB_FLOAT32, GB_BFLOAT16, GB_FLOAT16, GB_FLOAT64 };
+
+/* The dtypes of a family's shape s: float16's plans differ in nothing but the dtype from bfloat16's, and float64 is not
+ * for all, so both are asked for once. */
+static size_t dtypes_of(size_t s, size_t most) { return s == 1 ? most : 2; }
 
 /* {==== convolutions ==== */
 
@@ -169,7 +173,7 @@ static void test_convolution(gb_conv conv) {
 
 static void test_convolutions(void) {
   for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
-    for (size_t t = 0; t < (s == 1 ? 4 : 3); t++) { /* float64 once: its plans differ in nothing but the dtype */
+    for (size_t t = 0; t < dtypes_of(s, 4); t++) {
       gb_conv conv = shapes[s];
       conv.dtype = floats[t];
       test_convolution(conv);
@@ -216,7 +220,8 @@ static gb_attention attention_of(gb_dtype dtype, int64_t batch, int64_t heads, i
 
 static void test_attention(gb_attention a) {
   static const gb_dnn_wish wish = { .deterministic = true, .workspace = (size_t)256 << 20 },
-      of_backward = { .workspace = (size_t)1 << 30 };
+      of_backward = { .workspace = (size_t)1 << 30 },
+      of_fixed = { .deterministic = true, .workspace = (size_t)4 << 30 };
   static const char text[] = "%s, dtype %d, [%d, %d, %d, %d] by %d keys of %d heads, causal %d, lse %d";
   float lse;
   for (int form = 0; form < 4; form++) { /* causal or full, with what backward needs or without */
@@ -224,9 +229,12 @@ static void test_attention(gb_attention a) {
     a.lse = form & 2 ? &lse : NULL;
     CHECK(plans(gb_attention_forward_graph, &a, &wish, text, "attention", (int)a.dtype, (int)a.batch, (int)a.heads,
                 (int)a.tq, (int)a.e, (int)a.tk, (int)a.key_heads, a.causal, a.lse != NULL));
-    if (a.lse && a.heads == a.key_heads)
-      CHECK(plans(gb_attention_backward_graph, &a, &of_backward, text, "the gradient of attention", (int)a.dtype,
-                  (int)a.batch, (int)a.heads, (int)a.tq, (int)a.e, (int)a.tk, (int)a.key_heads, a.causal, true));
+    for (int fixed = 0; fixed < 2 && a.lse && a.heads == a.key_heads; fixed++) {
+      a.deterministic = fixed;
+      CHECK(plans(gb_attention_backward_graph, &a, fixed ? &of_fixed : &of_backward, text, "the gradient of attention",
+                  (int)a.dtype, (int)a.batch, (int)a.heads, (int)a.tq, (int)a.e, (int)a.tk, (int)a.key_heads, a.causal,
+                  true));
+    }
   }
 }
 
@@ -239,6 +247,7 @@ static void test_attentions(void) {
     test_attention(attention_of(GB_BFLOAT16, 2, 4, 4, times[t], times[t], 64, t == 3));
   test_attention(attention_of(GB_FLOAT16, 2, 4, 4, 1024, 1024, 64, true));
   test_attention(attention_of(GB_BFLOAT16, 2, 8, 2, 256, 128, 64, false));
+  test_attention(attention_of(GB_BFLOAT16, 16, 12, 12, 1024, 1024, 64, true)); /* GPT-2's step */
 }
 
 /* ====} */
@@ -253,7 +262,7 @@ static const struct { int64_t n, c, inner; } batches[] = { { 64, 32, 784 }, { 64
  * engines say that they may round their operands. */
 static void test_batch_norms(void) {
   for (size_t s = 0; s < sizeof batches / sizeof *batches; s++)
-    for (int t = 0; t < 3; t++) { /* float64 is not the library's */
+    for (size_t t = 0; t < dtypes_of(s, 3); t++) { /* float64 is not the library's */
       gb_batch_norm b = { .n = batches[s].n, .c = batches[s].c, .inner = batches[s].inner, .dtype = floats[t] };
       for (int kind = GB_BATCH_NORM_TRAINING; kind <= GB_BATCH_NORM_BACKWARD; kind++) {
         b.kind = (gb_batch_norm_kind)kind;
@@ -290,7 +299,7 @@ static const gb_pool pools[] = {
 /* Gradients of a mean in float32 are left to plain kernels: the engines say that they may round. */
 static void test_pools(void) {
   for (size_t s = 0; s < sizeof pools / sizeof *pools; s++)
-    for (int t = 0; t < 3; t++)
+    for (size_t t = 0; t < dtypes_of(s, 3); t++)
       for (int kind = GB_POOL_MAX; kind <= GB_POOL_MEAN_BACKWARD; kind++) {
         gb_pool p = pools[s];
         for (int d = 0; d < 2; d++) p.out[d] = (p.in[d] + 2 * p.padding[d] - p.kernel[d]) / p.stride[d] + 1;

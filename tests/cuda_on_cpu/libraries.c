@@ -2,10 +2,12 @@
  *
  * What cuDNN does is left to our own kernels, but for convolutions, batch norms, poolings and attention forward where
  * GIBBOUS_CUDNN_ON_CPU is set in the environment: these are then the CPU backend's, so that what stands before and
- * behind the library is tested. With GIBBOUS_RELU_DROPS_NAN set, its ReLU makes 0 of NaN. */
+ * behind the library is tested. Where it is "all", so are the gradients of attention, where the same bits are asked for
+ * each time. With GIBBOUS_RELU_DROPS_NAN set, its ReLU makes 0 of NaN. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/math.h"
 #include "cuda/attention.h"
@@ -264,10 +266,42 @@ gb_status gb_attention_forward(gb_cuda_call *call, const gb_attention *a, bool *
   return GB_OK;
 }
 
-/* It is asked in nondeterministic runs only; ours serves them as well. */
+static void run_attention_backward(void *argument) {
+  attention_work *w = argument;
+  const gb_attention *a = &w->a;
+  wrapped room[9];
+  int64_t rows = a->batch * a->heads * a->tq;
+  gb_tensor *lse = wrap(&room[0], w->context, a->lse, GB_FLOAT32, 1, &rows);
+  *lse = (gb_tensor){ .dtype = GB_FLOAT32, .ndim = 3, .shape = { a->batch, a->heads, a->tq }, .numel = rows,
+                      .stride = { a->heads * a->tq, a->tq, 1 }, .storage = lse->storage };
+  gb_in_scaled_dot_product_attention_backward in = {
+    .grad = wrap_heads(&room[1], w, a->grad, a->heads, a->tq, a->ev, a->grad_stride),
+    .query = wrap_heads(&room[2], w, a->query, a->heads, a->tq, a->e, a->query_stride),
+    .key = wrap_heads(&room[3], w, a->key, a->key_heads, a->tk, a->e, a->key_stride),
+    .value = wrap_heads(&room[4], w, a->value, a->key_heads, a->tk, a->ev, a->value_stride),
+    .y = wrap_heads(&room[5], w, a->y, a->heads, a->tq, a->ev, a->y_stride),
+    .lse = lse,
+  };
+  gb_out_scaled_dot_product_attention_backward out = {
+    .dquery = wrap_heads(&room[6], w, a->dquery, a->heads, a->tq, a->e, a->dquery_stride),
+    .dkey = wrap_heads(&room[7], w, a->dkey, a->key_heads, a->tk, a->e, a->dkey_stride),
+    .dvalue = wrap_heads(&room[8], w, a->dvalue, a->key_heads, a->tk, a->ev, a->dvalue_stride),
+  };
+  gb_attrs_scaled_dot_product_attention_backward attrs = { .is_causal = gb_attr_int(a->causal),
+                                                           .scale = gb_attr_num((double)a->scale),
+                                                           .dropout_p = gb_attr_num(0) };
+  run_op(w->context, GB_OP_scaled_dot_product_attention_backward, &in, &out, &attrs);
+}
+
+/* Where GIBBOUS_CUDNN_ON_CPU is "all"; else ours serves. The library's limits are those of attention.c's `fits`. */
 gb_status gb_attention_backward(gb_cuda_call *call, const gb_attention *a, bool *served) {
-  (void)call, (void)a;
-  *served = false;
+  const char *wish = getenv("GIBBOUS_CUDNN_ON_CPU");
+  *served = wish && !strcmp(wish, "all") && gb_is_16bit(a->dtype) && a->heads == a->key_heads && a->deterministic;
+  if (!*served) return GB_OK;
+  attention_work *w = malloc(sizeof *w);
+  if (!w) return gb_cuda_fail(call, GB_EMEMORY, "out of memory for the gradient of attention");
+  *w = (attention_work){ call->cuda->context, *a };
+  gb_machine_do(call->stream, "the gradient of attention", run_attention_backward, free, w);
   return GB_OK;
 }
 

@@ -74,6 +74,26 @@ for _, dtype in ipairs { "float64", "float32", "float16", "bfloat16" } do
   end)
 end
 
+-- The CPU's kernels stand in for the library's then, so whatever the library is given has the CPU's bits.
+if os.getenv("GIBBOUS_CUDNN_ON_CPU") == "all" then
+  describe("gradients of attention", function()
+    local function gradients(device, options)
+      gb.manual_seed(4)
+      local x = {}
+      for i = 1, 3 do x[i] = gb.randn(2, 3, 70, 16):to("bfloat16"):to(device):requires_grad_(true) end
+      local y = F.scaled_dot_product_attention(x[1], x[2], x[3], nil, options)
+      y:backward(gb.ones_like(y))
+      return x[1].grad:cpu(), x[2].grad:cpu(), x[3].grad:cpu()
+    end
+    for _, causal in ipairs { false, true } do
+      it("are the library's where nobody asks for others, causal " .. tostring(causal), function()
+        local here, there = { gradients("cpu", { is_causal = causal }) }, { gradients("cuda", { is_causal = causal }) }
+        for i = 1, 3 do expect(there[i]):to_equal_bits(here[i]) end
+      end)
+    end
+  end)
+end
+
 describe("linear_cross_entropy", function()
   it("names a target that is no class", function()
     local x, w = gb.ones({ 2, 3 }, { device = "cuda" }), gb.ones({ 4, 3 }, { device = "cuda" })
