@@ -428,8 +428,8 @@ static gb_tensor *accumulator(const gb_grad_call *grad, int i, bool *holds) {
   const gb_tensor *leaf = edge->leaf;
   const gb_slab *slab = leaf ? leaf->slab : NULL;
   gb_tensor *sum = sum_for(grad, i);
-  if (!sum || (leaf && leaf->hooks) || sum->node || (sum->base && !slab) || !gb_is_contiguous(sum) ||
-      sum->dtype != grad->want[i]) return NULL;
+  if (!sum || (leaf && leaf->hooks) || sum->node || (sum->base && !slab) || sum->dtype != grad->want[i]) return NULL;
+  if (!gb_is_contiguous(sum) && !(grad->node->op == GB_OP_conv2d && gb_is_channels_last(sum))) return NULL;
   if (sum->storage->device.type != edge->device.type || sum->storage->device.index != edge->device.index) return NULL;
   if (slab && receives(grad->context, grad->tag)) return NULL;
   for (int k = 0; k < grad->n_in; k++)
@@ -440,6 +440,17 @@ static gb_tensor *accumulator(const gb_grad_call *grad, int i, bool *holds) {
 
 bool gb_grad_may_write(const gb_grad_call *grad, int i) {
   return grad->accumulator && grad->out[i] && is_private(grad->out[i]);
+}
+
+gb_tensor *gb_grad_empty_sum(const gb_grad_call *grad, int i, gb_dtype dtype) {
+  bool holds = false;
+  gb_tensor *sum = grad->need[i] && grad->accumulator ? grad->accumulator(grad, i, &holds) : NULL;
+  if (!sum || holds || sum->dtype != (int8_t)dtype) return NULL;
+  for (int k = 0; k < grad->n_out; k++)
+    if (grad->out[k] && grad->out[k]->storage == sum->storage) return NULL;
+  for (int k = 0; k < grad->node->n_saved; k++)
+    if (grad->saved[k] && grad->saved[k]->storage == sum->storage) return NULL;
+  return sum;
 }
 
 /* A gradient was put there; what waits for a node has the tag already. */

@@ -189,8 +189,8 @@ typedef struct gb_grad_call {
   bool create_graph;
   gb_grad_tag tag;             /* of the gradients */
   /* The memory that the gradient of input i, which is needed, would be added to next, and whether it holds a sum to add
-   * to; NULL: the gradient has to be handed over. What is put there is not: in[i] stays NULL and bit i of settled is
-   * set. NULL: never. */
+   * to; NULL: the gradient has to be handed over. It lies row after row, that of a convolution's weight also
+   * channels-last. What is put there is not handed over: in[i] stays NULL and bit i of settled is set. NULL: never. */
   gb_tensor *(*accumulator)(const struct gb_grad_call *grad, int i, bool *holds);
   /* Put the gradient g of a part of input i beside those of other parts; *done: it is there, and bit i of settled is to
    * be set. NULL: never. */
@@ -206,6 +206,9 @@ typedef struct gb_grad_call {
 
 /* May the gradient of output i be written over, since nobody else will look at it? */
 bool gb_grad_may_write(const gb_grad_call *grad, int i);
+/* An empty sum that the gradient of input i, of this dtype, is written into as it is made; NULL: it is handed over. It
+ * is no memory that is read. */
+gb_tensor *gb_grad_empty_sum(const gb_grad_call *grad, int i, gb_dtype dtype);
 
 /* {---- arguments by name ----
  * GB_IN(call, linear)->weight, GB_ATTRS(call, linear)->activation, GB_OUT(call, linear)->y: tensors and attributes of a

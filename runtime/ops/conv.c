@@ -165,10 +165,10 @@ static gb_status backward_input(gb_context *c, gb_tensor *grad, gb_tensor *weigh
                 .stride = *conv.stride, .padding = *conv.padding, .dilation = *conv.dilation, .groups = *conv.groups);
 }
 
-/* The gradient of the weight, of the shape it had, in dtype. */
+/* The gradient of the weight, of the shape it had, in dtype; in `place`, unless that is NULL. */
 static gb_status backward_weight(gb_context *c, gb_tensor *grad, gb_tensor *x, const int64_t *shape, gb_conv_attrs conv,
-                                 gb_dtype dtype, gb_tensor **out) {
-  return GB_RUN(c, conv2d_backward_weight, out, .grad = grad, .x = x, .shape = gb_attr_ints(4, shape),
+                                 gb_dtype dtype, gb_tensor *place, gb_tensor **out) {
+  return GB_RUN_OUT(c, conv2d_backward_weight, &place, out, .grad = grad, .x = x, .shape = gb_attr_ints(4, shape),
                 .stride = *conv.stride, .padding = *conv.padding, .dilation = *conv.dilation, .groups = *conv.groups,
                 .dtype = gb_attr_int(dtype));
 }
@@ -179,17 +179,36 @@ static gb_status forward(gb_context *c, gb_tensor *x, gb_tensor *weight, gb_conv
                 .dilation = *conv.dilation, .groups = *conv.groups);
 }
 
+/* Where the weight's gradient is kept, if it is laid out as one is made, so that none is copied; or NULL. */
+static gb_status place_of_weight(const gb_grad_call *g, gb_tensor **place) {
+  int64_t strides[4];
+  gb_tensor *sum = gb_grad_empty_sum(g, GB_IN_AT(conv2d, weight), GB_WANTS(g, conv2d, weight));
+  if (!sum || !gb_is_channels_last(sum)) return GB_OK;
+  gb_channels_last_strides(sum->shape, strides); /* its own may differ for sizes of 1 */
+  return gb_tensor_view(sum, 4, sum->shape, strides, sum->offset, place);
+}
+
+static gb_status weight_gradient(gb_grad_call *g, gb_tensor *grad, gb_conv_attrs conv) {
+  gb_tensor *place = NULL, **made = &GB_GRAD_IN(g, conv2d)->weight;
+  GB_TRY(place_of_weight(g, &place));
+  gb_status status = backward_weight(g->context, grad, GB_SAVED(g, conv2d)->x, GB_EDGE(g, conv2d, weight)->shape, conv,
+                                     GB_WANTS(g, conv2d, weight), place, made);
+  if (place && status == GB_OK) {
+    gb_drop(made);
+    g->settled |= 1u << GB_IN_AT(conv2d, weight);
+  }
+  gb_drop(&place);
+  return status;
+}
+
 /* The three gradients, from the gradient of what came before the activation; the bias' is the sum over batch, height
  * and width. */
 static gb_status conv2d_gradients(gb_grad_call *g, gb_tensor *grad) {
-  const gb_in_conv2d *saved = GB_SAVED(g, conv2d);
   gb_conv_attrs conv = GB_CONV_ATTRS(GB_ATTRS(g, conv2d));
   gb_in_conv2d *to = GB_GRAD_IN(g, conv2d);
   if (GB_NEEDS(g, conv2d, x))
-    GB_TRY(backward_input(g->context, grad, saved->weight, GB_EDGE(g, conv2d, x)->shape, conv, &to->x));
-  if (GB_NEEDS(g, conv2d, weight))
-    GB_TRY(backward_weight(g->context, grad, saved->x, GB_EDGE(g, conv2d, weight)->shape, conv,
-                           GB_WANTS(g, conv2d, weight), &to->weight));
+    GB_TRY(backward_input(g->context, grad, GB_SAVED(g, conv2d)->weight, GB_EDGE(g, conv2d, x)->shape, conv, &to->x));
+  if (GB_NEEDS(g, conv2d, weight)) GB_TRY(weight_gradient(g, grad, conv));
   if (!GB_NEEDS(g, conv2d, bias)) return GB_OK;
   return GB_RUN(g->context, sum, &to->bias, .x = grad, .dim = gb_attr_ints(3, (int64_t[]){ 0, 2, 3 }),
                 .dtype = gb_attr_int(GB_WANTS(g, conv2d, bias)));
@@ -223,7 +242,7 @@ static gb_status conv2d_backward_input_gradient(gb_grad_call *g) {
   if (GB_NEEDS(g, conv2d_backward_input, grad)) status = forward(g->context, ddx, saved->weight, conv, &to->grad);
   if (GB_NEEDS(g, conv2d_backward_input, weight) && status == GB_OK)
     status = backward_weight(g->context, saved->grad, ddx, GB_EDGE(g, conv2d_backward_input, weight)->shape, conv,
-                             GB_WANTS(g, conv2d_backward_input, weight), &to->weight);
+                             GB_WANTS(g, conv2d_backward_input, weight), NULL, &to->weight);
   gb_drop(&ddx);
   return status;
 }

@@ -205,19 +205,8 @@ static void hand_or_settle(gb_grad_call *g, int input, gb_tensor *sum, gb_tensor
 }
 #define PUT(g, op, name, sum, made) hand_or_settle((g), GB_IN_AT(op, name), (sum), (made))
 
-/* An empty sum that the gradient of a parameter is written into as it is made; NULL: it is handed over. dtype: of the
- * gradient. It is no memory that is read. */
-static gb_tensor *empty_sum(const gb_grad_call *g, int input, gb_dtype dtype) {
-  bool holds = false;
-  gb_tensor *sum = g->need[input] && g->accumulator ? g->accumulator(g, input, &holds) : NULL;
-  if (!sum || holds || sum->dtype != (int8_t)dtype) return NULL;
-  for (int i = 0; i < g->n_out; i++)
-    if (g->out[i] && g->out[i]->storage == sum->storage) return NULL;
-  for (int i = 0; i < g->node->n_saved; i++)
-    if (g->saved[i] && g->saved[i]->storage == sum->storage) return NULL;
-  return sum;
-}
-#define EMPTY_SUM(g, op, name, x) empty_sum((g), GB_IN_AT(op, name), statistic_dtype(x))
+/* Where the gradient of a parameter is written as it is made; NULL: it is handed over. */
+#define EMPTY_SUM(g, op, name, x) gb_grad_empty_sum((g), GB_IN_AT(op, name), statistic_dtype(x))
 
 /* The mean over the last `count` dims, kept as dims of size 1. */
 static gb_tensor *mean_of_last(gb_chain *c, gb_tensor *x, int count) {
