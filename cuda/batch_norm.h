@@ -6,17 +6,18 @@
 #include "cuda/call.h"
 
 /* TRAINING: result, mean and rstd from x, scale and bias. INFERENCE: result = (x - mean) * scale + bias. BACKWARD:
- * result (the gradient of x), dscale and dbias from x, grad, scale, mean and rstd. */
-typedef enum gb_batch_norm_kind { GB_BATCH_NORM_TRAINING, GB_BATCH_NORM_INFERENCE,
-                                  GB_BATCH_NORM_BACKWARD } gb_batch_norm_kind;
+ * result (the gradient of x), dscale and dbias from x, grad, scale, mean and rstd. THROUGH_RELU: the same from masked,
+ * which it makes: grad, or grad + more, where rectified is positive. */
+typedef enum gb_batch_norm_kind { GB_BATCH_NORM_TRAINING, GB_BATCH_NORM_INFERENCE, GB_BATCH_NORM_BACKWARD,
+                                  GB_BATCH_NORM_THROUGH_RELU } gb_batch_norm_kind;
 
 typedef struct gb_batch_norm {
   gb_batch_norm_kind kind;
   int64_t n, c, inner;                 /* images, channels, and positions of an image; channels lie innermost,
                                           everything is dense */
-  gb_dtype dtype;                      /* of x, grad and result */
-  const void *x, *grad;
-  void *result;
+  gb_dtype dtype;                      /* of x, grad, more, rectified, result and masked */
+  const void *x, *grad, *more, *rectified; /* more: NULL where there is nothing to be added */
+  void *result, *masked;
   float *scale, *bias, *mean, *rstd, *dscale, *dbias; /* [c], aligned to 16 bytes; NULL for what the kind does not
                                                          have */
   float eps;

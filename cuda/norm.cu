@@ -561,6 +561,11 @@ static __global__ void find_variances(float *rstd, double eps, int64_t n) {
   }
 }
 
+/* A tensor of the library's, or none. */
+static bool fits_library(const gb_cuda_tensor *t, gb_dtype dtype) {
+  return !t || ((gb_dtype)t->dtype == dtype && gb_cuda_is_channels_last(t));
+}
+
 /* Does the library have an engine for it? `other` is x again, or the gradient that comes in. */
 static gb_status ask_library(gb_cuda_call *call, gb_batch_norm *b, const gb_cuda_tensor *x, const gb_cuda_tensor *other,
                              const gb_cuda_tensor *result,
@@ -574,7 +579,7 @@ static gb_status ask_library(gb_cuda_call *call, gb_batch_norm *b, const gb_cuda
   b->inner = x->numel / (b->n * b->c);
   b->dtype = x->dtype;
   b->x = x->data;
-  b->grad = b->kind == GB_BATCH_NORM_BACKWARD ? other->data : NULL;
+  b->grad = b->kind >= GB_BATCH_NORM_BACKWARD ? other->data : NULL;
   b->result = result->data;
   return gb_batch_norm_has(call, b, has);
 }
@@ -727,9 +732,10 @@ template <typename T> static void launch_load(gb_cuda_call *call, const channel_
   GB_LAUNCH(call->stream, load_means<T>, gb_blocks(job->n, GB_THREADS), GB_THREADS, 0, *job);
 }
 
-template <typename T> static void launch_gradients(gb_cuda_call *call, const channel_backward_job *job) {
-  const gb_cuda_in_batch_norm_backward *in = GB_CUDA_IN(call, batch_norm_backward);
-  const gb_cuda_tensor *grad = in->grad, *x = in->x, *dx = GB_CUDA_OUT(call, batch_norm_backward)->dx;
+template <typename T> static void launch_gradients(gb_cuda_call *call, const channel_backward_job *job,
+                                                   const gb_cuda_tensor *grad) {
+  const gb_cuda_tensor *x = GB_CUDA_IN(call, batch_norm_backward)->x;
+  const gb_cuda_tensor *dx = GB_CUDA_OUT(call, batch_norm_backward)->dx;
   gb_walk w = walk_channels(dx, x, grad);
   GB_LAUNCH(call->stream, prepare_gradients<T>, gb_blocks(job->n, GB_THREADS), GB_THREADS, 0, *job);
   GB_LAUNCH(call->stream, differentiate_channels<T>, gb_blocks(w.numel, GB_THREADS), GB_THREADS, 0, w, x->data,
@@ -749,10 +755,36 @@ static gb_status differentiate_by_library(gb_cuda_call *call, const channel_back
   return gb_batch_norm_run(call, b);
 }
 
+/* The same behind a ReLU, if it has that in one. */
+static gb_status ask_through_relu(gb_cuda_call *call, const channel_backward_job *job, gb_batch_norm *b, bool *has) {
+  const gb_cuda_in_batch_norm_backward *in = GB_CUDA_IN(call, batch_norm_backward);
+  const gb_cuda_out_batch_norm_backward *out = GB_CUDA_OUT(call, batch_norm_backward);
+  gb_dtype dtype = (gb_dtype)in->x->dtype;
+  *has = false;
+  if (!job->training || !fits_library(in->rectified, dtype) || !fits_library(in->more, dtype) ||
+      !fits_library(out->masked, dtype)) return GB_OK;
+  b->kind = GB_BATCH_NORM_THROUGH_RELU;
+  b->more = data_of(in->more);
+  b->rectified = in->rectified->data;
+  b->masked = out->masked->data;
+  return ask_library(call, b, in->x, in->grad, out->dx, has);
+}
+
+/* What goes into the ReLU, by itself: the sum of its gradients where it is positive. */
+static gb_status go_through_relu(gb_cuda_call *call) {
+  const gb_cuda_in_batch_norm_backward *in = GB_CUDA_IN(call, batch_norm_backward);
+  const gb_cuda_tensor *masked = GB_CUDA_OUT(call, batch_norm_backward)->masked, *grad = in->grad;
+  const gb_cuda_tensor *summands[] = { grad, in->more }, *operands[] = { in->more ? masked : grad, in->rectified };
+  gb_attrs_add attrs = {};
+  attrs.alpha.number = 1;
+  gb_status status = in->more ? gb_cuda_run_op(call, GB_OP_add, summands, 2, masked, &attrs) : GB_OK;
+  return status == GB_OK ? gb_cuda_run_op(call, GB_OP_relu_backward, operands, 2, masked, NULL) : status;
+}
+
 static gb_status batch_norm_backward(gb_cuda_call *call) {
   const gb_cuda_in_batch_norm_backward *in = GB_CUDA_IN(call, batch_norm_backward);
   const gb_cuda_out_batch_norm_backward *out = GB_CUDA_OUT(call, batch_norm_backward);
-  const gb_cuda_tensor *grad = in->grad, *x = in->x;
+  const gb_cuda_tensor *grad = in->rectified ? out->masked : in->grad, *x = in->x;
   gb_dtype compute = gb_compute_dtype(x->dtype, grad->dtype);
   channel_backward_job job = {};
   job.n = x->shape[1];
@@ -772,6 +804,14 @@ static gb_status batch_norm_backward(gb_cuda_call *call) {
   by_library.kind = GB_BATCH_NORM_BACKWARD;
   bool has = false;
   gb_status status = take_channels(call, job.n, compute, &job.c);
+  if (status == GB_OK && in->rectified) {
+    status = ask_through_relu(call, &job, &by_library, &has);
+    if (status != GB_OK) return status;
+    if (has) return differentiate_by_library(call, &job, &by_library);
+    by_library.kind = GB_BATCH_NORM_BACKWARD;
+    by_library.more = by_library.rectified = by_library.masked = NULL;
+    status = go_through_relu(call);
+  }
   if (status == GB_OK && job.training) status = ask_library(call, &by_library, x, grad, out->dx, &has);
   if (status != GB_OK) return status;
   if (has) return differentiate_by_library(call, &job, &by_library);
@@ -783,8 +823,8 @@ static gb_status batch_norm_backward(gb_cuda_call *call) {
   status = gb_fold_run(call, &plain);
   if (status == GB_OK) status = gb_fold_run(call, &along);
   if (status != GB_OK) return status;
-  if (compute == GB_FLOAT64) launch_gradients<double>(call, &job);
-  else launch_gradients<float>(call, &job);
+  if (compute == GB_FLOAT64) launch_gradients<double>(call, &job, grad);
+  else launch_gradients<float>(call, &job, grad);
   return GB_OK;
 }
 

@@ -8,6 +8,7 @@
 
 #include "graph/autograd.h"
 #include "graph/finals.h"
+#include "graph/gate.h"
 #include "graph/parts.h"
 #include "tensor/slab.h"
 
@@ -16,6 +17,8 @@ typedef struct arrival { gb_node *node; uint64_t sequence; gb_tensor *grads[GB_M
                          gb_parts *parts; /* of those of the grads that are being put together */
                          gb_tensor *low;  /* grads[0] in 16 bits, of this version of it; or NULL */
                          uint64_t low_version;
+                         gb_gate *gate;   /* grads[0] has yet to go through it; or NULL */
+                         gb_tensor *more; /* of a ReLU's node: yet to be added to grads[0]; or NULL */
                          bool useful, visited; } arrival;
 
 /* The sum of what reached a leaf that has hooks: they are called with it once, at the end. */
@@ -45,6 +48,8 @@ typedef struct walk {
   /* While a node runs: the first of its gradients in 16 bits as well, and the version that it had when this was made */
   gb_tensor *low, *low_of;
   uint64_t low_version;
+  gb_gate *gate;             /* while a node runs: as in its arrival */
+  gb_tensor *more;
   arrival first_arrivals[FIRST_ARRIVALS];
   gb_node *first_heap[FIRST_HEAP];
 } walk;
@@ -130,6 +135,8 @@ static void walk_close(walk *w) {
     if (!a->node) continue;
     gb_parts_free(a->parts);
     gb_tensor_release(a->low);
+    gb_tensor_release(a->more);
+    gb_gate_release(a->gate);
   }
   for (size_t i = 0; i < w->n_waiting; i++) {
     gb_tensor_release(w->waiting[i].leaf);
@@ -394,6 +401,99 @@ static gb_status take_part(const gb_grad_call *grad, int i, const gb_part *part,
 
 /* ====} */
 
+/* {==== gradients on their way through a ReLU ==== */
+
+/* What has arrived becomes an ordinary gradient. */
+static gb_status settle_arrival(walk *w, arrival *a) {
+  if (a->gate) {
+    gb_tensor *made;
+    GB_TRY(gb_gate_open(a->gate, &made));
+    gb_gate_release(a->gate);
+    a->gate = NULL;
+    gb_tensor_release(a->grads[0]);
+    a->grads[0] = made;
+  }
+  if (!a->more) return GB_OK;
+  GB_TRY(add_to(w, &a->grads[0], a->more));
+  gb_drop(&a->more);
+  return GB_OK;
+}
+
+static bool is_followed(const gb_context *context, gb_grad_tag tag) {
+  for (const gb_observer *o = context->graph->observers; o; o = o->next)
+    if (o->follows && o->follows(o->user, tag)) return true;
+  return false;
+}
+
+/* Is only the result of the walk wanted? Who follows a gradient looks at each on its way, and may ask for it again; so
+ * does anomaly mode. */
+static bool is_plain(const walk *w, gb_grad_tag tag) {
+  return !w->captures && !w->create_graph && !w->context->modes->anomaly && !is_followed(w->context, tag);
+}
+
+static bool is_seen(const gb_node *node) { return node->hooks[0] || node->retain[0]; }
+
+/* Would a gradient of this kind reach the node before as it is? */
+static bool passes(const gb_edge *edge, const gb_tensor *grad) {
+  return edge->node && edge->output == 0 && edge->cast == edge->dtype && edge->dtype == grad->dtype &&
+         edge->ndim == grad->ndim && edge->device.type == GB_CUDA && edge->device.type == grad->storage->device.type &&
+         edge->device.index == grad->storage->device.index &&
+         !memcmp(edge->shape, grad->shape, sizeof *grad->shape * (size_t)grad->ndim);
+}
+
+/* Does it lead to a batch norm that makes the gradient of the ReLU behind it as well? */
+static bool meets_batch_norm(const gb_edge *edge, const gb_tensor *grad) {
+  if (!passes(edge, grad) || edge->node->op != GB_OP_batch_norm || is_seen(edge->node)) return false;
+  return edge->node->attrs[GB_ATTR_AT(batch_norm, training)].integer;
+}
+
+/* The same, or to the sum of one. */
+static bool meets_gate(const gb_edge *edge, const gb_tensor *grad) {
+  if (meets_batch_norm(edge, grad)) return true;
+  if (!passes(edge, grad) || edge->node->op != GB_OP_add || is_seen(edge->node)) return false;
+  bool any = false;
+  for (int i = 0; i < 2; i++) {
+    const gb_edge *e = &edge->node->edges[i];
+    if ((e->node || e->leaf) && (e->cast != grad->dtype || e->ndim != grad->ndim ||
+        memcmp(e->shape, grad->shape, sizeof *grad->shape * (size_t)grad->ndim))) return false;
+    any |= meets_batch_norm(e, grad);
+  }
+  return any;
+}
+
+static bool is_empty(const arrival *a) {
+  for (int k = 0; k < GB_MAX_OUT; k++)
+    if (a->grads[k]) return false;
+  return !a->visited;
+}
+
+/* Does the node take a gradient that has yet to go through a ReLU? */
+static bool takes_gate(const gb_node *node) {
+  return (node->op == GB_OP_batch_norm || node->op == GB_OP_add) && !is_seen(node);
+}
+
+/* A node's gradient stays on its way, and waits for whoever makes it, if the node is a ReLU before which a batch norm
+ * does, or the sum that one was added in; *gate is a new reference, or NULL. */
+static gb_status begin_gate(walk *w, const gb_grad_call *call, gb_gate **gate) {
+  const gb_node *node = call->node;
+  gb_tensor *grad = GB_GRAD_OUT(call, relu)->y;
+  *gate = w->gate;
+  if (w->gate && node->op == GB_OP_add) {
+    w->gate->refs++;
+    return GB_OK;
+  }
+  *gate = NULL;
+  if (node->op != GB_OP_relu || !GB_NEEDS(call, relu, x) || !call->accumulator || !meets_gate(node->edges, grad))
+    return GB_OK;
+  arrival *a;
+  GB_TRY(arrive(w, node->edges->node, &a));
+  if (!is_empty(a)) return GB_OK;
+  *gate = gb_gate_new(w->context, grad, w->more, GB_KEPT(call, relu)->y);
+  return *gate ? GB_OK : w->context->error_code;
+}
+
+/* ====} */
+
 /* {==== sums that gradients are put into ==== */
 
 /* Where gradients of a leaf are summed up; NULL: nowhere yet. */
@@ -404,7 +504,8 @@ static gb_tensor *sum_of(const gb_tensor *leaf) {
 /* What has arrived so far for the result that an edge leads to, if nothing but the walk sees it. */
 static gb_tensor *arrived(const walk *w, const gb_edge *edge) {
   arrival *a = edge->node ? find_arrival(w, edge->node) : NULL;
-  if (a && whole_again(a, edge->output) != GB_OK) return NULL; /* handed over, it fails again */
+  if (a && (whole_again(a, edge->output) != GB_OK || settle_arrival((walk *)w, a) != GB_OK))
+    return NULL; /* handed over, it fails again */
   gb_tensor *sum = a ? a->grads[edge->output] : NULL;
   if (!sum || !is_private(sum)) return NULL;
   gb_drop(&a->low); /* the sum will be another one */
@@ -635,6 +736,15 @@ static gb_status deliver_leaf(walk *w, gb_tensor *leaf, gb_tensor *grad) {
   return GB_OK;
 }
 
+/* May a second gradient of a ReLU's result be added to the first by whoever makes that of what went in? */
+static bool waits_to_be_added(walk *w, arrival *a, const gb_tensor *grad) {
+  const gb_node *node = a->node;
+  const gb_tensor *first = a->grads[0];
+  if (node->op != GB_OP_relu || !first || a->more || is_seen(node) || !is_plain(w, grad->tag)) return false;
+  if (first->dtype != grad->dtype || !same_tag(first->tag, grad->tag) || !meets_gate(node->edges, grad)) return false;
+  return !a->gate || settle_arrival(w, a) == GB_OK;
+}
+
 /* A gradient for an output of a node; the first makes the node wait in the heap. */
 static gb_status deliver_node(walk *w, gb_node *node, int output, gb_tensor *grad) {
   arrival *a;
@@ -646,8 +756,34 @@ static gb_status deliver_node(walk *w, gb_node *node, int output, gb_tensor *gra
   for (int k = 0; k < GB_MAX_OUT; k++) first &= !a->grads[k];
   GB_TRY(whole_again(a, output));
   gb_drop(&a->low);
+  if (waits_to_be_added(w, a, grad)) {
+    gb_tensor_retain(a->more = grad);
+    return GB_OK;
+  }
+  GB_TRY(settle_arrival(w, a));
   GB_TRY(add_to(w, &a->grads[output], grad));
   return first ? push(w, node) : GB_OK;
+}
+
+/* The same of one that has yet to go through a ReLU. Where something arrived before, or the edge leads to a leaf, it is
+ * made now. */
+static gb_status deliver_gate(walk *w, const gb_edge *edge, gb_gate *gate) {
+  arrival *a = NULL;
+  bool waits = !gate->made && passes(edge, gate->grad);
+  if (waits) GB_TRY(arrive(w, edge->node, &a));
+  if (waits && is_empty(a)) {
+    gb_tensor_retain(a->grads[edge->output] = gate->grad);
+    gate->refs++;
+    a->gate = gate;
+    return push(w, edge->node);
+  }
+  gb_tensor *made;
+  GB_TRY(gb_gate_open(gate, &made));
+  gb_status status = gb_edge_convert(w->context, edge, &made);
+  if (status == GB_OK && edge->leaf) status = deliver_leaf(w, edge->leaf, made);
+  else if (status == GB_OK) status = deliver_node(w, edge->node, edge->output, made);
+  gb_tensor_release(made);
+  return status;
 }
 
 /* Call the hooks of leaves with the whole gradients, and accumulate. */
@@ -747,12 +883,6 @@ static gb_status check_numbers(walk *w, const gb_grad_call *call) {
 
 /* {---- observers of gradients ---- */
 
-static bool is_followed(const gb_context *context, gb_grad_tag tag) {
-  for (const gb_observer *o = context->graph->observers; o; o = o->next)
-    if (o->follows && o->follows(o->user, tag)) return true;
-  return false;
-}
-
 static gb_status show_gradient(const gb_grad_call *call) {
   for (const gb_observer *o = call->context->graph->observers; o; o = o->next)
     if (o->follows && o->follows(o->user, call->tag)) GB_TRY(o->gradient(o->user, call));
@@ -787,20 +917,22 @@ static gb_status run_gradient(walk *w, gb_node *node, gb_tensor **grads, gb_tens
                         .n_out = node->n_out, .out = grads, .in = in,
                         .need = need, .saved = saved, .want = want, .create_graph = w->create_graph, .tag = tag,
                             .walk = w };
-  bool followed = is_followed(context, tag); /* whoever follows looks at gradients, and may ask for them again; so does
-                                                anomaly mode */
-  if (!w->captures && !w->create_graph && !followed && !context->modes->anomaly)
-    call.accumulator = accumulator, call.take_part = take_part, call.low = low_before;
+  if (is_plain(w, tag)) call.accumulator = accumulator, call.take_part = take_part, call.low = low_before;
   if (w->create_graph && node->op >= 0 && context->graph->infos[node->op].derivative == GB_DERIVATIVE_ONCE)
     return gb_fail(context, GB_EAUTOGRAD, "%s has no second derivative; call backward or gb.grad without create_graph",
                    gb_node_name(node));
   gb_modes *modes = context->modes;
-  gb_status status = node->gradient(&call);
+  gb_gate *gate = NULL;
+  if (node->op == GB_OP_batch_norm) call.gate = w->gate;
+  gb_status status = begin_gate(w, &call, &gate);
+  if (status == GB_OK && w->more && !gate) status = add_to(w, &grads[0], w->more);
+  gb_drop(&w->more);
+  if (status == GB_OK && !gate) status = node->gradient(&call);
   context->modes = modes;
   if (status != GB_OK) return tell_where(w, node, status);
   bool settled = call.settled & 1u;
   if (modes->anomaly) GB_TRY(check_numbers(w, &call));
-  if (followed) GB_TRY(show_gradient(&call));
+  if (is_followed(context, tag)) GB_TRY(show_gradient(&call));
   for (int i = 0; i < node->n_in && call.settled; i++, call.settled >>= 1)
     if (call.settled & 1u) settle(node->edges[i].leaf, tag);
   for (int i = 0; i < node->n_out; i++) gb_drop(&grads[i]); /* what was passed on is the receiver's alone */
@@ -809,7 +941,10 @@ static gb_status run_gradient(walk *w, gb_node *node, gb_tensor **grads, gb_tens
     for (int i = 0; i < node->n_saved; i++) node->ran |= node->saved[i].kind != GB_SAVED_NONE;
     gb_node_drop_saved(node);
   }
-  for (int i = 0; i < node->n_in; i++) {
+  for (int i = 0; status == GB_OK && gate && i < node->n_in; i++)
+    if (need[i]) status = deliver_gate(w, &node->edges[i], gate);
+  gb_gate_release(gate);
+  for (int i = 0; status == GB_OK && i < node->n_in; i++) {
     if (!need[i] || !in[i]) continue;
     status = tag_gradient(context, &in[i], tag);
     if (status == GB_OK) status = deliver(w, node, i, &in[i]);
@@ -1020,15 +1155,23 @@ static gb_status go(walk *w) {
     gb_tensor *grads[GB_MAX_OUT];
     gb_status status = GB_OK;
     for (int i = 0; status == GB_OK && a->parts && i < GB_MAX_OUT; i++) status = whole_again(a, i);
+    bool on_the_way = a->gate ? takes_gate(node) && !a->gate->made : node->op == GB_OP_relu && !is_seen(node);
+    if (status == GB_OK && !on_the_way) status = settle_arrival(w, a);
     memcpy(grads, a->grads, sizeof grads);
     memset(a->grads, 0, sizeof a->grads);
     a->visited = true;
     w->low = a->low;
     w->low_of = w->low ? grads[0] : NULL;
     w->low_version = a->low_version;
-    a->low = NULL;
+    w->gate = a->gate;
+    w->more = a->more;
+    a->low = a->more = NULL;
+    a->gate = NULL;
     if (status == GB_OK) status = visit(w, node, grads);
     gb_drop(&w->low);
+    gb_drop(&w->more);
+    gb_gate_release(w->gate);
+    w->gate = NULL;
     for (int i = 0; i < GB_MAX_OUT; i++) gb_tensor_release(grads[i]);
     if (status == GB_OK && w->finals.capacity) status = gb_finals_pass(w->context, &w->finals, node);
     w->place.node = NULL;

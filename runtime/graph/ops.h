@@ -200,6 +200,9 @@ typedef struct gb_grad_call {
    * the sum has them if i is settled; i is 0. */
   gb_dtype (*low)(const struct gb_grad_call *grad, int i);
   gb_tensor *lowered;
+  /* The first output's gradient has yet to go through this ReLU, and out[0] is what goes in; or NULL. Of batch_norm
+   * only. */
+  struct gb_gate *gate;
   struct walk *walk;           /* for the accumulator, take_part and gb_grad_may_write */
   uint32_t settled;
 } gb_grad_call;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "graph/chain.h"
+#include "graph/gate.h"
 
 /* {==== What all of them ask ==== */
 
@@ -422,7 +423,7 @@ static gb_status batch_norm_check(gb_op_call *call) {
   return gb_call_output(call, GB_OUT_AT(batch_norm, rstd), 1, x->shape + 1, statistic_dtype(x));
 }
 
-/* grad, x, weight, mean, rstd -> dx like x, dweight if there is a weight, dbias. */
+/* grad, x, weight, mean, rstd -> dx like x, dweight if there is a weight, dbias. Behind a ReLU also masked, like x. */
 static gb_status batch_norm_backward_check(gb_op_call *call) {
   const gb_in_batch_norm_backward *in = GB_IN(call, batch_norm_backward);
   const gb_tensor *x = in->x;
@@ -430,22 +431,56 @@ static gb_status batch_norm_backward_check(gb_op_call *call) {
   GB_TRY(gb_require_float(call, GB_IN_AT(batch_norm_backward, x)));
   GB_TRY(gb_require_ndim(call, GB_IN_AT(batch_norm_backward, x), 2, GB_MAX_NDIM));
   GB_TRY(check_like(call, GB_IN_AT(batch_norm_backward, grad), x->ndim, x->shape, "x's shape"));
-  for (int i = GB_IN_AT(batch_norm_backward, weight); i < call->n_in; i++)
+  const int more = GB_IN_AT(batch_norm_backward, more);
+  for (int i = GB_IN_AT(batch_norm_backward, weight); i < more; i++)
     GB_TRY(check_like(call, i, 1, x->shape + 1, of_channels));
+  for (int i = more; i <= GB_IN_AT(batch_norm_backward, rectified); i++) {
+    GB_TRY(check_like(call, i, x->ndim, x->shape, "x's shape"));
+    if (call->in[i] && (call->in[i]->dtype != x->dtype || in->grad->dtype != x->dtype))
+      return gb_call_fail(call, GB_EDTYPE, "grad and '%s' must have x's dtype", call->info->in[i].name);
+  }
+  if (in->more && !in->rectified) return gb_call_fail(call, GB_EINVAL, "'more' is for a gradient through 'rectified'");
   GB_TRY(gb_call_output_like(call, GB_OUT_AT(batch_norm_backward, dx), x, (gb_dtype)x->dtype));
+  if (in->rectified)
+    GB_TRY(gb_call_output_like(call, GB_OUT_AT(batch_norm_backward, masked), in->rectified, (gb_dtype)x->dtype));
   gb_dtype sums = statistic_dtype(x);
   if (in->weight) GB_TRY(gb_call_output(call, GB_OUT_AT(batch_norm_backward, dweight), 1, x->shape + 1, sums));
   return gb_call_output(call, GB_OUT_AT(batch_norm_backward, dbias), 1, x->shape + 1, sums);
 }
 
+/* Only a GPU has kernels that go through the ReLU on their way. */
+static bool is_rectified_on_host(const gb_op_call *call) {
+  return call->device.type == GB_CPU && GB_IN(call, batch_norm_backward)->rectified;
+}
+
+/* The ReLU's gradient, then the norm's. */
+static gb_status rectified_on_host(gb_op_call *call) {
+  const gb_in_batch_norm_backward *in = GB_IN(call, batch_norm_backward);
+  gb_out_batch_norm_backward *out = GB_OUT(call, batch_norm_backward);
+  gb_tensor *sum = NULL, *masked = NULL;
+  if (in->more) GB_TRY(GB_RUN(call->context, add, &sum, .x = in->grad, .y = in->more));
+  gb_status status = GB_RUN(call->context, relu_backward, &masked, .grad = sum ? sum : in->grad, .y = in->rectified);
+  gb_drop(&sum);
+  if (status == GB_OK)
+    status = GB_RUN(call->context, batch_norm_backward, &out->dx, .grad = masked, .x = in->x, .weight = in->weight,
+                    .mean = in->mean, .rstd = in->rstd, .training = GB_ATTRS(call, batch_norm_backward)->training);
+  if (status == GB_OK) out->masked = masked;
+  else gb_drop(&masked);
+  return status;
+}
+
 static gb_status batch_norm_gradient(gb_grad_call *g) {
   const gb_in_batch_norm *saved = GB_SAVED(g, batch_norm);
   const gb_out_batch_norm *kept = GB_KEPT(g, batch_norm);
+  gb_gate *gate = g->gate;
   gb_out_batch_norm_backward given = { .dweight = EMPTY_SUM(g, batch_norm, weight, saved->x),
                                        .dbias = EMPTY_SUM(g, batch_norm, bias, saved->x) }, made = { 0 };
+  if (gate) GB_TRY(gb_gate_check(gate));
   GB_TRY(GB_RUN_OUT(g->context, batch_norm_backward, &given.dx, &made.dx, .grad = GB_GRAD_OUT(g, batch_norm)->y,
                     .x = saved->x, .weight = saved->weight, .mean = kept->mean, .rstd = kept->rstd,
+                    .more = gate ? gate->more : NULL, .rectified = gate ? gate->y : NULL,
                     .training = GB_ATTRS(g, batch_norm)->training));
+  if (gate) gb_gate_put(gate, made.masked);
   HAND(g, batch_norm, x, made.dx);
   PUT(g, batch_norm, weight, given.dweight, made.dweight);
   PUT(g, batch_norm, bias, given.dbias, made.dbias);
@@ -573,6 +608,7 @@ const gb_op_impl gb_family_norm[] = {
   { .op = GB_OP_batch_norm, .check = batch_norm_check, .gradient = batch_norm_gradient,
     .save_in = GB_SAVE_IN(batch_norm, x) | GB_SAVE_IN(batch_norm, weight),
     .save_out = GB_SAVE_OUT(batch_norm, mean) | GB_SAVE_OUT(batch_norm, rstd) },
-  { .op = GB_OP_batch_norm_backward, .check = batch_norm_backward_check },
+  { .op = GB_OP_batch_norm_backward, .check = batch_norm_backward_check, .composed = is_rectified_on_host,
+    .compose = rectified_on_host },
   { .op = GB_OP_COUNT },
 };

@@ -143,6 +143,15 @@ static void run_inference(const gb_batch_norm *b) {
           (double)b->bias[i % b->c]);
 }
 
+/* (grad + more) * (rectified > 0), as the library's operations before it. */
+static void mask(const gb_batch_norm *b) {
+  for (int64_t i = 0; i < b->n * b->inner * b->c; i++) {
+    float sum = (float)load(b->grad, b->dtype, i);
+    if (b->more) sum += (float)load(b->more, b->dtype, i);
+    store(b->masked, b->dtype, i, (double)(sum * (load(b->rectified, b->dtype, i) > 0 ? 1.0f : 0.0f)));
+  }
+}
+
 static void run_norm(void *argument) {
   norm_work *w = argument;
   const gb_batch_norm *b = &w->b;
@@ -152,13 +161,16 @@ static void run_norm(void *argument) {
   wrapped room[VECTORS], x_room, result_room, grad_room;
   gb_tensor *vectors[VECTORS], *x = wrap(&x_room, w->context, b->x, b->dtype, 4, shape);
   gb_tensor *result = wrap(&result_room, w->context, b->result, b->dtype, 4, shape);
-  gb_tensor *grad = wrap(&grad_room, w->context, b->grad, b->dtype, 4, shape);
+  bool through = b->kind == GB_BATCH_NORM_THROUGH_RELU;
+  gb_tensor *grad = wrap(&grad_room, w->context, through ? b->masked : b->grad, b->dtype, 4, shape);
   for (int i = 0; i < VECTORS; i++) vectors[i] = wrap(&room[i], w->context, data[i], GB_FLOAT32, 1, &b->c);
   /* training and backward read x, and grad, once more after their sums */
   size_t once = size_of(b->dtype, x->numel), reads = b->kind == GB_BATCH_NORM_INFERENCE ? 1 : 2;
-  gb_machine_moved(once * reads * (grad ? 2 : 1), once);
+  /* through a ReLU the sums read grad, more and rectified and write masked, which is what is read once more */
+  gb_machine_moved(once * (reads * (grad ? 2 : 1) + (through ? 1 + (b->more != NULL) : 0)), once * (through ? 2 : 1));
+  if (through) mask(b);
   if (b->kind == GB_BATCH_NORM_TRAINING) run_training(w, x, result, vectors);
-  else if (b->kind == GB_BATCH_NORM_BACKWARD) run_gradients(w, x, result, grad, vectors);
+  else if (grad) run_gradients(w, x, result, grad, vectors);
   else run_inference(b);
 }
 
