@@ -180,6 +180,29 @@ static void test_convolutions(void) {
     }
 }
 
+/* Convolutions of training in bfloat16: of recipes/cifar_resnet.lua, unet.lua and dcgan.lua (whose transposed ones are
+ * gradients of inputs), and of ResNet-50: channels, size, kernel, stride. */
+static const struct { int n, c, in, o, kernel, stride; } trained[] = {
+  { 128, 16, 32, 16, 3, 1 }, { 128, 16, 32, 32, 3, 2 }, { 128, 16, 32, 32, 1, 2 }, { 128, 64, 8, 64, 3, 1 },
+  { 16, 64, 32, 32, 3, 1 }, { 64, 32, 28, 64, 4, 2 }, { 256, 64, 56, 256, 1, 1 }, { 256, 128, 56, 128, 3, 2 },
+  { 256, 256, 56, 512, 1, 2 }, { 256, 512, 7, 512, 3, 1 }, { 256, 2048, 7, 512, 1, 1 },
+};
+
+/* What a step asks of a convolution without bias: forward, the gradient of its input, and that of its weight in
+ * float32. */
+static void test_training(void) {
+  for (size_t s = 0; s < sizeof trained / sizeof *trained; s++)
+    for (int kind = GB_CONV_FORWARD; kind <= GB_CONV_BACKWARD_WEIGHT; kind++) {
+      int64_t k = trained[s].kernel, stride = trained[s].stride, in = trained[s].in, padding = (k - 1) / 2;
+      int64_t out = (in + 2 * padding - k) / stride + 1;
+      gb_conv conv = { .kind = (gb_conv_kind)kind, .n = trained[s].n, .c = trained[s].c, .in = { in, in },
+                       .o = trained[s].o, .out = { out, out }, .kernel = { k, k }, .stride = { stride, stride },
+                       .padding = { padding, padding }, .dilation = { 1, 1 }, .groups = 1, .dtype = GB_BFLOAT16,
+                       .result = kind == GB_CONV_BACKWARD_WEIGHT ? GB_FLOAT32 : GB_BFLOAT16 };
+      CHECK(conv_plans(&conv, "a convolution of training"));
+    }
+}
+
 /* A kernel larger than the padded input has no result: the graph says so. */
 static void test_wrong_convolution(void) {
   gb_conv conv = shapes[1];
@@ -275,6 +298,26 @@ static void test_batch_norms(void) {
     }
 }
 
+/* Those of ResNet-50 and of an odd one, backward through the ReLU behind it, with one gradient or the sum of two. Where
+ * channels are no multiple of 16 bytes the ReLU's gradient runs apart. */
+static void test_through_relu(void) {
+  static const struct { int64_t c, inner; } layers[] = { { 64, 112 * 112 }, { 256, 56 * 56 }, { 512, 28 * 28 },
+                                                         { 1024, 14 * 14 }, { 2048, 7 * 7 }, { 20, 7 * 7 } };
+  int x = 0;
+  for (size_t s = 0; s < sizeof layers / sizeof *layers; s++)
+    for (int t = 0; t < 3; t++)
+      for (int more = 0; more < 2; more++) {
+        gb_batch_norm b = { .kind = GB_BATCH_NORM_THROUGH_RELU, .n = 64, .c = layers[s].c, .inner = layers[s].inner,
+                            .dtype = floats[t], .more = more ? &x : NULL, .rectified = &x, .masked = &x };
+        const gb_dnn_wish wish = { .deterministic = true, .exact = b.dtype == GB_FLOAT32,
+                                   .workspace = (size_t)256 << 20 };
+        bool has = b.c % (gb_is_16bit(b.dtype) ? 8 : 4) == 0;
+        CHECK(has == plans(gb_batch_norm_graph, &b, &wish,
+                           "a batch norm through a ReLU, dtype %d, [%d, %d, %d], more %d", (int)b.dtype,
+                           (int)b.n, (int)b.c, (int)b.inner, more));
+      }
+}
+
 /* An image of less than nothing: the graph says so. */
 static void test_wrong_batch_norm(void) {
   gb_batch_norm b = { .kind = GB_BATCH_NORM_TRAINING, .n = 4, .c = 8, .inner = -9, .dtype = GB_FLOAT16 };
@@ -334,11 +377,13 @@ int main(void) {
   test_attentions();
   report("attention");
   test_batch_norms();
+  test_through_relu();
   test_wrong_batch_norm();
   report("batch norms");
   test_pools();
   report("pooling");
   test_convolutions();
+  test_training();
   test_wrong_convolution();
   report("convolutions");
   test_wrong_pool();
