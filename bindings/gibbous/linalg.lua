@@ -404,7 +404,12 @@ linalg.cross = define("gb.linalg.cross(x: tensor, y: tensor; dim: dim = -1) -> t
 
 linalg.vecdot = define("gb.linalg.vecdot(x: tensor, y: tensor; dim: dim = -1) -> tensor: The inner products of \z
   vectors along dim; other dimensions broadcast. Example: print(gb.linalg.vecdot(gb.ones(2, 3), gb.ones(3)))", "strict",
-  function(x, y, options) return (x * y):sum(options.dim) end)
+  function(x, y, options)
+    if not gb.amp.is_enabled() then return (x * y):sum(options.dim) end
+    x, y = gb.broadcast_tensors(x, y) -- the products of rows and columns that they are in PyTorch, of the class lower
+    x, y = x:movedim(options.dim, -1), y:movedim(options.dim, -1)
+    return x:unsqueeze(-2):matmul(y:unsqueeze(-1)):squeeze({ -1, -2 })
+  end)
 
 linalg.matmul = define("gb.linalg.matmul(x: tensor, y: tensor) -> tensor: As gb.matmul. Example: \z
   print(gb.linalg.matmul(gb.eye(2), gb.ones(2)))", "strict", function(x, y) return x:matmul(y) end)

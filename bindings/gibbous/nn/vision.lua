@@ -133,9 +133,6 @@ local function instance_norm(places, shapes, example)
     if x:size(2) ~= self.num_features then
       fail(format("%s has %d features, x has %d channels", name, self.num_features, x:size(2)))
     end
-    if tracks and self.training and not gb.is_recomputing() then
-      gb.no_grad(function() self.num_batches_tracked:add_(1) end)
-    end
     local y = F.instance_norm(x, self.running_mean, self.running_var, self.weight, self.bias,
       { use_input_stats = self.training or not tracks, momentum = self.momentum, eps = self.eps })
     return single and y:squeeze(1) or y
