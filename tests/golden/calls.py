@@ -4,9 +4,9 @@
 Usage: python tests/golden/calls.py [--check] [FAMILY...]      (needs torch; writes tests/golden/calls/FAMILY.jsonl)
 
 A line keeps the public names that it stands for, the call as Lua writes it (of inputs a, b, ..., and `m`, a module),
-a module's state, its inputs, outputs, the gradients that come in, and those of inputs and parameters. `autocast` is what
-PyTorch's CUDA lists make the outputs of float32 inputs in a scope of bfloat16; nothing is computed for it, so that no
-GPU is needed. Layers stand in training.py where their weights are called otherwise here.
+a module's state, its inputs, outputs, the gradients that come in, and those of inputs and parameters. `autocast` is
+what PyTorch's CUDA lists make the outputs of float32 inputs in a scope of bfloat16; nothing is computed for it, so that
+no GPU is needed. Layers stand in training.py where their weights are called otherwise here.
 """
 import warnings
 
@@ -192,7 +192,8 @@ function("gb.linalg.lstsq", "(L.lstsq(a, b))", [rand(5, 3), rand(5, 2)],
 function("gb.nn.functional.embedding_bag", "F.embedding_bag(a, b, nil, nil, { mode = 'max' })",
          [ints(3, 6, high=5), ints(5, 3, high=2).map(torch.Tensor.double)],
          lambda a, b: F.embedding_bag(a, b, mode="max"), tag="max of equal rows")
-function("gb.nn.utils.rnn.pad_sequence", "nn.utils.rnn.pad_sequence({ a, b }, { batch_first = true, padding_value = 9 })",
+function("gb.nn.utils.rnn.pad_sequence",
+         "nn.utils.rnn.pad_sequence({ a, b }, { batch_first = true, padding_value = 9 })",
          [rand(3, 2), rand(1, 2)], lambda a, b: nn.utils.rnn.pad_sequence([a, b], True, 9))
 function("gb.nn.utils.parameters_to_vector", "nn.utils.parameters_to_vector({ a, b })", [rand(2, 3), rand(2)],
          lambda a, b: nn.utils.parameters_to_vector([a, b]))
@@ -347,7 +348,8 @@ loss("MultiLabelSoftMarginLoss", "", lambda nn, r: nn.MultiLabelSoftMarginLoss(r
 for reduction in ("mean", "none", "sum"):  # PyTorch's gradient is that of what a softmax is taken of
     case("losses", "gb.nn.CTCLoss", "m(a:log_softmax(-1), b, c, d)",
          [rand(6, 2, 4), torch.tensor([[1, 2, 2], [3, 1, 0]]), torch.tensor([6, 5]), torch.tensor([3, 2])],
-         lambda m, x, *rest: m(x.log_softmax(-1), *rest), make=lambda r=reduction: nn.CTCLoss(reduction=r), tag=reduction)
+         lambda m, x, *rest: m(x.log_softmax(-1), *rest), make=lambda r=reduction: nn.CTCLoss(reduction=r),
+         tag=reduction)
     ROWS["losses"][-1]["module"] = f"nn.CTCLoss({{ reduction = '{reduction}' }})"
 loss("SigmoidFocalLoss", "alpha = 0.3, gamma = 1.5",
      lambda nn, r: lambda a, b: torchvision.ops.sigmoid_focal_loss(a, b, 0.3, 1.5, r), x, ones, grad=(0,))

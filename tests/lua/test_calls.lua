@@ -152,7 +152,8 @@ each("under autocast", function(line)
   end
   local by_parts = parts[line.name] -- else one dtype or the other
   if by_parts then
-    local made = amp.autocast("bfloat16", by_parts, module_of(line, "float32"), table.unpack(inputs_of(line, "float32")))
+    local module, inputs = module_of(line, "float32"), inputs_of(line, "float32")
+    local made = amp.autocast("bfloat16", by_parts, module, table.unpack(inputs))
     return expect(bits_agree(outs, { made })):to_be(true)
   end
   if bits_agree(outs, call("float32")) then return end
