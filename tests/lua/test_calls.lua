@@ -1,6 +1,6 @@
 -- test_calls.lua - what is made of ops (functions, layers, losses) against PyTorch (tests/golden/calls.py): results and
--- gradients in float64, buffers that change, and results in float32. Under autocast the dtypes of results are PyTorch's,
--- and the bits those of the same call with inputs cast by hand: in float32, or in the scope's dtype.
+-- gradients in float64, buffers that change, and results in float32. Under autocast the dtypes of results are those of
+-- PyTorch, and the bits those of the same call with inputs cast by hand: in float32, or in the dtype of the scope.
 
 local gb = require "gibbous"
 local goldens = dofile("tests/lua/goldens.lua")
