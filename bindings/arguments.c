@@ -9,6 +9,28 @@
 
 #include "binding.h"
 
+/* {==== options of PyTorch that have another name or form here ==== */
+
+static const struct { const char *name, *here; } ported_options[] = {
+  { "axis", "it is 'dim' here, counted from 1" },
+  { "unbiased", "it is 'correction' here: 0 for unbiased = False" },
+  { "inplace", "leave it out: in place are the methods of tensors that end in '_'" },
+  { "T_max", "it is 'steps' here" }, { "eta_min", "it is 'last' here, a factor on the initial lr" },
+  { "start_factor", "it is 'first' here" }, { "end_factor", "it is 'last' here" }, { "lr_lambda", "it is 'fn' here" },
+  { "start_dim", "it is 'first' here, counted from 1" }, { "end_dim", "it is 'last' here" },
+  { "size_average", "it is 'reduction' here: 'mean', 'sum' or 'none'" },
+  { "reduce", "it is 'reduction' here: 'mean', 'sum' or 'none'" },
+  { "device_type", "leave it out: a scope holds on every device" },
+};
+
+const char *gbl_ported_option(const char *name) {
+  for (size_t i = 0; i < sizeof ported_options / sizeof *ported_options; i++)
+    if (!strcmp(ported_options[i].name, name)) return ported_options[i].here;
+  return NULL;
+}
+
+/* ====} */
+
 /* {==== dtypes and devices ==== */
 
 static const char *const dtype_names[] = {
@@ -176,7 +198,8 @@ void gbl_check_options(lua_State *L, int arg, const char *who, const char *const
     if (lua_type(L, -2) != LUA_TSTRING)
       gbl_error(L, "%s: options have names, such as {%s = ...}", who, *known ? *known : "name");
     const char *key = gbl_check_name(L, -2, who);
-    const char *nearest = is_known(key, known) ? key : gbl_nearest(key, known);
+    const char *nearest = is_known(key, known) ? key : gbl_nearest(key, known), *here = gbl_ported_option(key);
+    if (here && nearest != key) gbl_error(L, "%s: unknown option '%s'; %s", who, key, here);
     if (nearest && nearest != key) gbl_error(L, "%s: unknown option '%s'; did you mean '%s'?", who, key, nearest);
     if (!nearest) {
       luaL_Buffer names;

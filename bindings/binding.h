@@ -149,6 +149,8 @@ gb_tensor **gbl_check_tensors(lua_State *L, int arg, const char *who, const char
 
 /* {==== Other arguments ==== */
 
+/* What PyTorch's option of this name is here, as the rest of a sentence; NULL where it is no such option. */
+const char *gbl_ported_option(const char *name);
 /* The string at arg as C text, which would end at a NUL and pass for another name: an error where it holds one. */
 const char *gbl_check_name(lua_State *L, int arg, const char *who);
 /* "float16"; an error names the nearest known one */

@@ -228,7 +228,8 @@ static void read_options(arguments *a, int index) {
     for (int i = 0; i < info->n_in; i++)
       if (info->in[i].optional) known[count++] = info->in[i].name;
     known[count] = NULL;
-    const char *nearest = gbl_nearest(name, known);
+    const char *nearest = gbl_nearest(name, known), *here = gbl_ported_option(name);
+    if (here) reject(a, "unknown option '%s'; %s", name, here);
     if (nearest) reject(a, "unknown option '%s'; did you mean '%s'?", name, nearest);
     reject(a, "unknown option '%s'", name);
   }
@@ -286,7 +287,9 @@ static void check_complete(const arguments *a) {
     if (i == info->list ? !a->list : !a->in[i] && !a->number[i] && !info->in[i].optional)
       reject(a, "'%s' is missing", info->in[i].name);
   for (int i = 0; i < info->n_attrs; i++)
-    if (info->attrs[i].required && !a->attrs[i].given) reject(a, "'%s' is missing", info->attrs[i].name);
+    if (info->attrs[i].required && !a->attrs[i].given)
+      reject(a, "'%s' is missing%s", info->attrs[i].name, strcmp(info->attrs[i].name, "shape") ? "" :
+             "; that of one element without dimensions is {}");
 }
 
 /* Most calls, and operators: a tensor for every input, in order, and nothing else. False: read them one by one. */

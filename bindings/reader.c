@@ -726,6 +726,22 @@ static bool is_options(gbl_call *call, const parameter *p, int index, int last) 
   return lua_rawlen(L, index) == 0 && p->optional && !sizes;
 }
 
+/* The names of the arguments that have no default, and so no name in the table: "inputs, outputs". */
+static const char *positional_names(gbl_call *call) {
+  const gbl_signature *s = call->signature;
+  luaL_Buffer names;
+  luaL_buffinit(call->L, &names);
+  int count = 0;
+  for (int i = 0; i < s->count; i++) {
+    const parameter *p = &s->parameter[i];
+    if (p->optional || p->named || p->is_self || p->rest) continue;
+    if (count++) luaL_addstring(&names, ", ");
+    luaL_addstring(&names, p->name);
+  }
+  luaL_pushresult(&names);
+  return lua_tostring(call->L, -1);
+}
+
 /* Raise: there is no option of that name. */
 static int unknown_option(gbl_call *call, const char *name) {
   const gbl_signature *s = call->signature;
@@ -734,7 +750,8 @@ static int unknown_option(gbl_call *call, const char *name) {
   for (int i = 0; i < s->count; i++)
     if (s->parameter[i].optional || s->parameter[i].named) known[n++] = s->parameter[i].name;
   known[n] = NULL;
-  const char *near = gbl_nearest(name, known);
+  const char *near = gbl_nearest(name, known), *here = gbl_ported_option(name);
+  if (here) return gbl_refuse(call, "unknown option '%.60s'; %s", name, here);
   if (near) return gbl_refuse(call, "unknown option '%.60s'; did you mean '%s'?", name, near);
   luaL_Buffer names;
   luaL_buffinit(call->L, &names);
@@ -743,7 +760,10 @@ static int unknown_option(gbl_call *call, const char *name) {
     luaL_addstring(&names, known[i]);
   }
   luaL_pushresult(&names);
-  return gbl_refuse(call, "unknown option '%.60s'; it takes %s", name, n ? lua_tostring(call->L, -1) : "none");
+  const char *list = n ? lua_tostring(call->L, -1) : "none", *first = positional_names(call);
+  if (*first)
+    return gbl_refuse(call, "unknown option '%.60s'; it takes %s, and %s before the table", name, list, first);
+  return gbl_refuse(call, "unknown option '%.60s'; it takes %s", name, list);
 }
 
 /* Read the table of options: what it holds stays on the stack below its keys. */
@@ -793,8 +813,15 @@ static int read_written_out(gbl_call *call, const parameter *p, int index, int l
   return taken;
 }
 
-static int too_many(gbl_call *call) {
+static int too_many(gbl_call *call, int index) {
   const gbl_signature *s = call->signature;
+  if (lua_type(call->L, index) == LUA_TTABLE && has_names(call->L, index)) { /* options where there are none */
+    lua_pushnil(call->L);
+    lua_next(call->L, index);
+    const char *name = lua_type(call->L, -2) == LUA_TSTRING ? lua_tostring(call->L, -2) : "";
+    const char *here = gbl_ported_option(name);
+    if (here) return gbl_refuse(call, "it takes no option '%s'; %s", name, here);
+  }
   int most = s->positional - (s->count > 0 && s->parameter[0].is_self);
   if (s->positional < s->count)
     return gbl_refuse(call, "too many arguments; what comes after the first %d is named, in a table: { %s = ... }",
@@ -843,8 +870,9 @@ static void read_arguments(gbl_call *call) {
     if (i > 0) check_written_out(call, &s->parameter[i - 1], index, last);
     if (index == last && s->has_options && lua_type(L, index) == LUA_TTABLE) read_options(call, index);
     else if (index == last && s->has_options)
-      gbl_refuse(call, "expects a table of options, got %s", gbl_type_name(L, index));
-    else too_many(call);
+      gbl_refuse(call, "expects a table of options, such as { %s = ... }, got %s",
+                 s->parameter[s->positional < s->count ? s->positional : s->count - 1].name, gbl_type_name(L, index));
+    else too_many(call, index);
   }
   for (int k = 0; k < s->count; k++) {
     const parameter *p = &s->parameter[k];

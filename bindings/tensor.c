@@ -281,6 +281,16 @@ static int push_field(lua_State *L, gb_tensor *t, field which) {
   return 1;
 }
 
+/* What PyTorch calls what tensors have by another name, or in another form. */
+static const struct { const char *name, *here; } ported[] = {
+  { "T", "x:t(), or x:transpose(a, b)" }, { "mT", "x:transpose(-2, -1)" }, { "data", "x:detach()" },
+  { "numpy", "x:tolist(), or gb.io.save_npy(path, x)" }, { "repeat", "x:tile(...)" },
+  { "values", "the first result: local values, indices = x:max(dim)" },
+  { "indices", "the second result: local values, indices = x:max(dim)" },
+  { "is_cuda", "x.device ~= \"cpu\"" }, { "ndimension", "x:dim()" }, { "nelement", "x:numel()" },
+  { "type", "x.dtype, or x:to(dtype)" }, { "new", "x:new_empty(sizes)" }, { "grad_fn", "x.is_leaf, false for results" },
+};
+
 /* A name that tensors do not have. Of two names equally near the first in the alphabet is shown: a table's order is no
  * order. */
 static int unknown_name(lua_State *L, const char *name) {
@@ -291,6 +301,9 @@ static int unknown_name(lua_State *L, const char *name) {
         *b = two ? gbl_nearest(name, (const char *[]){ two, one, NULL }) : a;
     if (a && b) best = strcmp(a, b) <= 0 ? a : b;
   }
+  for (size_t i = 0; i < sizeof ported / sizeof *ported; i++)
+    if (!strcmp(ported[i].name, name))
+      return gbl_error(L, "a tensor has no field or method '%s'; it is %s here", name, ported[i].here);
   if (best) return gbl_error(L, "a tensor has no field or method '%s'; did you mean '%s'?", name, best);
   return gbl_error(L, "a tensor has no field or method '%s'", name);
 }

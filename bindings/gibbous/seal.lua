@@ -14,7 +14,17 @@ local later = {
 -- What other libraries call what is here by another name, or has another form here.
 local elsewhere = {
   ["gb"] = { from_numpy = "gb.data.npy(path) for a file, gb.tensor(list) for values",
-    autograd = "gb.grad and gb.Function", utils = "gb.data and gb.nn.utils" },
+    autograd = "gb.grad and gb.Function", utils = "gb.data and gb.nn.utils", autocast = "gb.amp.autocast",
+    Tensor = "gb.tensor(list), gb.empty(sizes)", FloatTensor = "gb.tensor(list)",
+    LongTensor = "gb.tensor(list, { dtype = \"int64\" })", distributions = "gb.normal, gb.rand and x:exponential_()",
+    compile = "the model itself, whose ops run at once", jit = "the model itself, whose ops run at once",
+    backends = "gb.set_deterministic and gb.set_float32_matmul_precision", vision = "gb.data" },
+  ["gb.optim"] = { lr_scheduler = "gb.optim.lr" },
+  ["gb.cuda"] = { manual_seed = "gb.manual_seed(seed)", manual_seed_all = "gb.manual_seed(seed)", amp = "gb.amp" },
+  ["gb.nn.functional"] = { unfold = "gb.nn.functional.im2col(x, kernel)",
+    fold = "gb.nn.functional.col2im(x, size, kernel)" },
+  ["gb.nn.utils.rnn"] = { pack_padded_sequence = "the layer's option: lstm(x, state, { lengths = list })",
+    pad_packed_sequence = "the layer's option: lstm(x, state, { lengths = list })" },
   ["gb.nn"] = { DataParallel = "gb.nn.parallel.DataParallel(model)" },
   ["gb.nn.parallel"] = { DistributedDataParallel = "DataParallel(model)" },
   ["gb.dist"] = { group = "gb.dist.new_group(ranks)", init_process_group = "gb.dist.init()",
@@ -26,6 +36,10 @@ local elsewhere = {
     RandomVerticalFlip = "flip { direction = \"vertical\" }", RandomResizedCrop = "resized_crop(size)",
     RandomRotation = "rotate(degrees)", Compose = "compose(list)" },
 }
+for name, dtype in pairs { long = "int64", int = "int32", short = "int16", float = "float32", double = "float64",
+  half = "float16" } do
+  elsewhere["gb"][name] = format("the string \"%s\"", dtype)
+end
 for _, dtype in ipairs { "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8",
   "bool" } do
   elsewhere["gb"][dtype] = format("the string \"%s\"", dtype)

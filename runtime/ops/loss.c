@@ -74,12 +74,12 @@ static gb_status cross_entropy_check(gb_op_call *call) {
   GB_TRY(gb_require_ndim(call, GB_IN_AT(cross_entropy, x), 1, GB_MAX_NDIM));
   if (is_integer(target)) GB_TRY(check_indices(call, x, target));
   else if (!gb_dtype_is_float((gb_dtype)target->dtype))
-    return gb_call_fail(call, GB_EDTYPE, "target is %s; give class indices (x:long()) or probabilities (x:float())",
-                        gb_dtype_name((gb_dtype)target->dtype));
+    return gb_call_fail(call, GB_EDTYPE, "target is %s; give class indices (target:long()) or probabilities "
+                        "(target:float())", gb_dtype_name((gb_dtype)target->dtype));
   else if (!same_sizes(x, target))
     return gb_call_fail(call, GB_ESHAPE,
                         "a floating target holds probabilities and needs the shape of x, %s; it has %s (class "
-                        "indices are integers: x:long())",
+                        "indices are integers: target:long())",
                         gb_shape_text(x->ndim, x->shape, a, sizeof a),
                             gb_shape_text(target->ndim, target->shape, b, sizeof b));
   GB_TRY(check_weight(call, x, GB_IN_AT(cross_entropy, weight)));

@@ -322,9 +322,8 @@ local function pester(what, fn, self)
   end
 end
 
-for path, module in pairs { gb = gb, ["gb.nn"] = nn, ["gb.nn.init"] = nn.init, ["gb.nn.utils"] = nn.utils,
-  ["gb.optim"] = optim, ["gb.optim.lr"] = optim.lr, ["gb.amp"] = amp,
-                            ["gb.data"] = data, ["gb.io"] = gb.io, ["gb.cuda"] = gb.cuda } do
+local called = dofile("tests/lua/called.lua")
+for path, module in pairs(called.modules) do
   describe(path, function()
     for _, name in ipairs(sorted(module)) do
       if is_callable(module[name]) and not apart[name] then
@@ -335,18 +334,21 @@ for path, module in pairs { gb = gb, ["gb.nn"] = nn, ["gb.nn.init"] = nn.init, [
 end
 
 describe("methods of a tensor", function()
-  for _, name in ipairs {
-    "size", "stride", "dim", "numel", "element_size", "is_contiguous", "is_floating_point", "item", "tolist", "stats",
-      "to", "type_as", "double", "float", "half", "bfloat16", "long", "int",
-    "bool", "cpu", "cuda", "detach", "view_as", "reshape_as", "expand_as", "split", "chunk", "unbind", "tile",
-      "positions", "zero_", "new_zeros", "new_ones", "new_empty", "new_full",
-    "new_tensor", "backward", "requires_grad_", "retain_grad", "register_hook", "copy_", "fill_", "uniform_", "normal_",
-      "random_integers_", "free",
-  } do
+  for _, name in ipairs(called.methods) do
     it(name, function()
       pester("x:" .. name, gb.ones(1)[name], gb.randn(2, 3))
       pester("x:" .. name, gb.ones(1)[name], gb.tensor(3))
       pester("x." .. name, gb.ones(1)[name])
+    end)
+  end
+end)
+
+describe("layers and losses, called", function()
+  for _, name in ipairs(called.layers) do
+    it(name, function()
+      local module = called.layer(name)
+      pester(name, module)
+      pester(name .. ":forward", module.forward, module)
     end)
   end
 end)

@@ -3,6 +3,7 @@
 
 local gb, native = ...
 local fail, define = native.fail, native.define -- fail raises with the recipe's line
+local check_tensor = native.check_tensor
 local nn = gb.nn
 local F, init = nn.functional, nn.init
 local rawget, rawequal, type, ipairs, is_module = rawget, rawequal, type, ipairs, nn.is_module
@@ -188,6 +189,7 @@ local function batch_norm(name, shapes, example, ndim_low, ndim_high)
     local y = %s", name, shapes, example), channel_statistics)
   function class:forward(x, more)
     if more ~= nil then refuse(self, "x") end
+    check_tensor(name, x)
     if x.ndim < ndim_low or x.ndim > ndim_high then
       fail(format("%s expects %d to %d dimensions, got %d", name, ndim_low, ndim_high, x.ndim))
     end
@@ -242,6 +244,7 @@ local Flatten = layer("gb.nn.Flatten(first: dim = 2, last: dim = -1) -> module: 
   function(self, first, last) self.first, self.last = first, last end)
 function Flatten:forward(x, more)
   if more ~= nil then refuse(self, "x") end
+  check_tensor("Flatten", x)
   return x:flatten(self.first, self.last)
 end
 
@@ -495,7 +498,11 @@ method(Sequential, "Sequential:append(module: module) -> module: One more module
 
 -- The results between two layers that keep nothing are dropped at once: nothing else can hold their handles.
 function Sequential:forward(x, more)
+  if not is_module(self) then fail("Sequential.forward is a method: call model(x) or model:forward(x)") end
   if more ~= nil then refuse(self, "x") end
+  if x == nil then
+    fail("Sequential: x is missing; its modules are gone through by: for i, module in ipairs(model) do")
+  end
   local values, mine = values_of(self), false -- mine: x was made here, and nobody else has seen it
   for i = 1, #values do
     local module = values[i]

@@ -35,6 +35,11 @@ end
 
 local function type_name(value) return gb.is_tensor(value) and "a tensor" or type(value) end
 
+-- What a layer of this name computes of is a tensor, or an error.
+function native.check_tensor(name, x)
+  if not gb.is_tensor(x) then fail(format("%s expects a tensor, got %s", name, type_name(x))) end
+end
+
 -- Record the order of first assignment, keep methods from being hidden, and parameters from being taken out of training
 -- unseen.
 local function assign(self, key, value)
@@ -303,6 +308,12 @@ local function check_depth(level)
   end
 end
 
+-- A table of the recipe's own, whose modules and parameters are a module's, or a list that a method gave.
+local function is_plain(value)
+  local meta = getmetatable(value)
+  return meta == nil or type(meta) == "table" and rawget(meta, "__list") == true
+end
+
 local visit -- (value, name, path, seen, found, level): add what value is or holds
 
 local function visit_table(value, name, path, seen, found, level)
@@ -344,7 +355,7 @@ function visit(value, name, path, seen, found, level)
     found(value, name, path, "parameter")
   elseif is_module(value) then
     visit_module(value, name, path, seen, found, level)
-  elseif type(value) == "table" and getmetatable(value) == nil then
+  elseif type(value) == "table" and is_plain(value) then
     visit_table(value, name, path, seen, found, level)
   end
 end
@@ -361,10 +372,17 @@ end
 -- The module and every one inside it: a list of { module, name, path }.
 function native.module_paths(module) return collect(module, "module") end
 
-local function first_of_each(list)
+-- A list that says what it is where a loop of PyTorch's takes it for an iterator: calling it is an error.
+local function list_of(values, who, loop, names)
+  return setmetatable(values, { __list = names == nil, names = names, __call = function()
+    fail(format("%s gives a list: %s", who, loop or format("for _, value in ipairs(model:%s()) do", who)))
+  end })
+end
+
+local function first_of_each(list, who)
   local firsts = {}
   for i, entry in ipairs(list) do firsts[i] = entry[1] end
-  return firsts
+  return list_of(firsts, who)
 end
 
 -- An iterator of name, value over a list.
@@ -382,7 +400,7 @@ local function method(text, fn) Module[match(text, "^Module:([%w_]+)")] = define
 local function parameters_of(self)
   local list, names = collect(self, "parameter"), {}
   for i, entry in ipairs(list) do names[i] = entry[2] end
-  return setmetatable(first_of_each(list), { names = names })
+  return list_of(first_of_each(list), "parameters", "for i, p in ipairs(model:parameters()) do", names)
 end
 
 method("Module:parameters() -> list: The parameters, in order of first assignment; their names ride along for \z
@@ -394,11 +412,11 @@ method("Module:named_parameters() -> function: The parameters, as an iterator of
   function(self) return pairs_of(collect(self, "parameter")) end)
 method("Module:buffers() -> list: The buffers: tensors that belong to the module but are not trained. Example: \z
   print(#model:buffers())",
-  function(self) return first_of_each(collect(self, "buffer")) end)
+  function(self) return first_of_each(collect(self, "buffer"), "buffers") end)
 method("Module:named_buffers() -> function: The buffers, as an iterator of name, tensor. Example: for name, b in \z
   model:named_buffers() do print(name, b.shape) end", function(self) return pairs_of(collect(self, "buffer")) end)
 method("Module:modules() -> list: The module itself and every one inside it. Example: print(#model:modules())",
-  function(self) return first_of_each(collect(self, "module")) end)
+  function(self) return first_of_each(collect(self, "module"), "modules") end)
 method("Module:named_modules() -> function: The module itself, whose name is \"\", and every one inside it, as an \z
   iterator of name, module. Example: for name, m in model:named_modules() do print(name, m) end",
   function(self) return pairs_of(collect(self, "module")) end)
@@ -419,7 +437,7 @@ method("Module:children() -> list: The modules held directly. Example: print(#mo
   for _, entry in ipairs(collect(self, "module")) do
     if entry[1] ~= self and not find(entry[2], ".", 1, true) then list[#list + 1] = entry[1] end
   end
-  return list
+  return list_of(list, "children")
 end)
 
 method("Module:named_children() -> list: The modules held directly, each as { name, module }. Example: for _, entry \z
@@ -428,7 +446,8 @@ method("Module:named_children() -> list: The modules held directly, each as { na
   for _, entry in ipairs(collect(self, "module")) do
     if entry[1] ~= self and not find(entry[2], ".", 1, true) then list[#list + 1] = { entry[2], entry[1] } end
   end
-  return list
+  return list_of(list, "named_children", "for _, entry in ipairs(model:named_children()) do local name, child = \z
+    entry[1], entry[2]")
 end)
 
 -- What a module holds of a kind under a name with dots, or an error that says what there is.
@@ -538,14 +557,17 @@ method("Module:register_buffer(name: string, tensor?: tensor; persistent: bool =
     self._buffers[name] = options.persistent and "persistent" or "transient"
   end)
 
--- Put a function behind those of a list, or before them; returns the function that takes it off again.
+-- What takes a hook off again: called, or by its remove(), as PyTorch's handles and those of tensors have it.
+local function handle(off) return setmetatable({ remove = off }, { __call = off }) end
+
+-- Put a function behind those of a list, or before them; returns the handle that takes it off again.
 local function hang(hooks, fn, first)
   table.insert(hooks, first and 1 or #hooks + 1, fn)
-  return function()
+  return handle(function()
     for i = #hooks, 1, -1 do
       if hooks[i] == fn then remove(hooks, i) return end
     end
-  end
+  end)
 end
 
 -- The same with a list of a module's hooks by its name.
@@ -571,10 +593,10 @@ method("Module:register_forward_hook(fn: function; prepend: bool = false, always
     local off = hang(hooks, fn, o.prepend)
     if not o.always_call then return off end
     local off_always = hang_on(hooks, "always", fn, o.prepend)
-    return function()
+    return handle(function()
       off()
       off_always()
-    end
+    end)
   end)
 
 method("Module:register_forward_pre_hook(fn: function; prepend: bool = false) -> function: fn(module, inputs) before \z
@@ -646,7 +668,7 @@ local function named(module, name)
   local value = module
   for part in gmatch(name, "[^.]+") do
     if is_module(value) then value = values_of(value)
-    elseif type(value) ~= "table" or getmetatable(value) ~= nil then return nil end
+    elseif type(value) ~= "table" or not is_plain(value) then return nil end
     local position, held = math.tointeger(tonumber(part)), nil
     if position then held = rawget(value, position + 1) end
     if held == nil then held = rawget(value, part) end
@@ -756,7 +778,7 @@ local function draw(module, label, indent, lines, seen)
   lines[#lines + 1] = text
   local function below(value, name)
     if is_module(value) then draw(value, name .. ": ", indent .. "  ", lines, seen)
-    elseif type(value) == "table" and getmetatable(value) == nil and not seen[value] then
+    elseif type(value) == "table" and is_plain(value) and not seen[value] then
       seen[value] = true
       for i = 1, #value do below(value[i], name .. "[" .. i .. "]") end
       for _, key in ipairs(sorted_keys(value)) do below(value[key], name .. "." .. tostring(key)) end

@@ -77,6 +77,7 @@ local SyncBatchNorm = layer("gb.nn.SyncBatchNorm(features: size; eps: number = 1
 
 function SyncBatchNorm:forward(x, more)
   if more ~= nil then refuse(self, "x") end
+  native.check_tensor("SyncBatchNorm", x)
   if x.ndim < 2 then fail(format("SyncBatchNorm expects 2 dimensions or more, got %d", x.ndim)) end
   if x.shape[2] ~= self.num_features then
     fail(format("SyncBatchNorm: x has %d channels, the layer %d", x.shape[2], self.num_features))

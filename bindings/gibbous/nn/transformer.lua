@@ -432,6 +432,7 @@ end)
 
 function StochasticDepth:forward(x, more)
   if more ~= nil then refuse(self, "x") end
+  native.check_tensor("StochasticDepth", x)
   if not self.training or self.p == 0 then return x end
   if x.ndim == 0 then fail("StochasticDepth expects x [batch, ...], got a 0-d tensor") end
   local shape = { self.mode == "row" and x:size(1) or 1 }

@@ -3,6 +3,7 @@
 
 local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
+local check_tensor = native.check_tensor
 local nn = gb.nn
 local F, init, layer = nn.functional, nn.init, native.layer
 local format, rep, type, tostring, concat = string.format, string.rep, type, tostring, table.concat
@@ -21,6 +22,7 @@ local function list_of(value) return setmetatable(type(value) == "table" and val
 
 -- The number of dims a layer of this name takes: with a batch, or without.
 local function check_dims(name, x, batched)
+  check_tensor(name, x)
   if x.ndim ~= batched and x.ndim ~= batched - 1 then
     fail(format("%s expects %d dimensions, or %d without a batch, got %d", name, batched, batched - 1, x.ndim))
   end
@@ -112,7 +114,10 @@ forward(Fold, function(self, x) return F.col2im(x, self.size, self.kernel, self.
 local Unflatten = layer("gb.nn.Unflatten(dim: dim, shape: ints) -> module: One dimension split into several; one \z
   size may be -1. Example: local y = gb.nn.Unflatten(2, { 2, 2 })(gb.rand(3, 4))", function(self, dim, shape) self.dim,
   self.shape = dim, list_of(shape) end)
-forward(Unflatten, function(self, x) return x:unflatten(self.dim, self.shape) end,
+forward(Unflatten, function(self, x)
+  check_tensor("Unflatten", x)
+  return x:unflatten(self.dim, self.shape)
+end,
   function(self) return concat(self.shape, "x") end)
 
 -- ====}
