@@ -18,6 +18,7 @@ import torch.nn.functional as F
 import torchvision
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+made = dict(dtype=torch.float64)
 ROWS = {"functions": [], "layers": [], "losses": []}
 rand, distinct, ints, flags = cases.rand, cases.distinct, cases.ints, cases.flags
 warnings.filterwarnings("ignore")
@@ -120,6 +121,18 @@ function("gb.cumulative_trapezoid", "gb.cumulative_trapezoid(a, { dx = 0.5 })", 
          lambda a: torch.cumulative_trapezoid(a, dx=0.5))
 function("gb.cumulative_trapezoid", "gb.cumulative_trapezoid(a, b, { dim = 1 })", [rand(4, 2), rand(4)],
          lambda a, b: torch.cumulative_trapezoid(a, b, dim=0), tag="points")
+function("gb.equal tensor:equal", "gb.equal(a, b), a:equal(a)", [rand(3), rand(3)],
+         lambda a, b: [torch.tensor(torch.equal(a, b)), torch.tensor(a.equal(a))], autocast=False)
+function("gb.allclose tensor:allclose", "gb.allclose(a, b, { atol = 1 }), a:allclose(a + 1e-9)",
+         [rand(9, low=0, high=0.5), rand(9, low=0, high=0.5)],
+         lambda a, b: [torch.tensor(torch.allclose(a, b, atol=1)), torch.tensor(a.allclose(a + 1e-9))], autocast=False)
+for name in ("zeros", "ones"):
+    for like in ("", "_like"):
+        function(f"gb.{name}{like}", f"gb.{name}{like}({'a' if like else '2, 3'}, {{ dtype = 'float64' }})",
+                 [rand(2, 3)] if like else [], lambda *a, n=name + like: getattr(torch, n)(*(a or (2, 3)), **made),
+                 grad=False)
+function("gb.full", "gb.full({ 2, 3 }, 1.5, { dtype = 'float64' })", [], lambda: torch.full((2, 3), 1.5, **made))
+function("gb.full_like", "gb.full_like(a, 1.5)", [rand(2, 3)], lambda a: torch.full_like(a, 1.5), grad=False)
 function("gb.trace tensor:trace", "gb.trace(a)", [rand(3, 4)], torch.trace)
 function("gb.diagflat tensor:diagflat", "gb.diagflat(a, 1)", [rand(2, 2)], lambda a: torch.diagflat(a, 1))
 function("gb.pdist gb.nn.functional.pdist", "gb.pdist(a)", [rand(4, 3)], torch.pdist)
@@ -159,7 +172,6 @@ for name in ("hann", "hamming", "blackman", "bartlett", "kaiser"):
     for periodic in (True, False):
         function(f"gb.{name}_window", f"gb.{name}_window(7, {str(periodic).lower()}, {{ dtype = 'float64' }})", [],
                  lambda w=window, p=periodic: w(7, p, dtype=torch.float64), tag="" if periodic else "symmetric")
-made = dict(dtype=torch.float64)
 function("gb.linspace", "gb.linspace(-1, 2, 5, { dtype = 'float64' })", [], lambda: torch.linspace(-1, 2, 5, **made))
 function("gb.logspace", "gb.logspace(-1, 2, 5, 2, { dtype = 'float64' })", [],
          lambda: torch.logspace(-1, 2, 5, 2, **made))
@@ -187,6 +199,11 @@ function("gb.linalg.tensorsolve", "L.tensorsolve(a, b)", [rand(2, 3, 6), rand(2,
 function("gb.linalg.matrix_exp gb.matrix_exp tensor:matrix_exp", "a:matrix_exp()", [rand(2, 3, 3)], torch.matrix_exp)
 function("gb.linalg.householder_product", "L.householder_product(a, b)", [rand(4, 3), rand(3)],
          torch.linalg.householder_product)
+factor = rand(2, 3, 3).map(lambda x: torch.linalg.cholesky(x @ x.mT + torch.eye(3).double()))
+function("gb.cholesky_solve tensor:cholesky_solve", "gb.cholesky_solve(a, b)", [rand(2, 3, 2), factor],
+         torch.cholesky_solve, grad=(0,), lapack=True)
+function("gb.cholesky_inverse tensor:cholesky_inverse", "gb.cholesky_inverse(a:tril())", [factor],
+         lambda a: torch.cholesky_inverse(a.tril()), lapack=True)
 function("gb.linalg.lstsq", "(L.lstsq(a, b))", [rand(5, 3), rand(5, 2)],
          lambda a, b: torch.linalg.lstsq(a, b, driver=None if a.is_cuda else "gelsd").solution, lapack=True)
 function("gb.nn.functional.embedding_bag", "F.embedding_bag(a, b, nil, nil, { mode = 'max' })",
@@ -289,9 +306,36 @@ layer("Unfold", "2, { stride = 2, padding = 1 }", lambda nn: nn.Unfold(2, stride
 layer("Fold", "4, 2, { stride = 2 }", lambda nn: nn.Fold(4, 2, stride=2), rand(1, 8, 4))
 layer("Upsample", "nil, 2, 'bilinear', true", lambda nn: nn.Upsample(None, 2, "bilinear", True), rand(1, 2, 3, 2))
 layer("Upsample", "{ 4, 5 }", lambda nn: nn.Upsample((4, 5)), rand(1, 2, 3, 2), tag="nearest")
+
+
+class MLP(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(3, 5), nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
+
+
+class PatchEmbed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.proj = nn.Conv2d(2, 4, 2, 2)
+
+    def forward(self, x):
+        return self.proj(x).flatten(2).transpose(1, 2)
+
+
+layer("MLP", "3, 5", lambda nn: MLP(), rand(2, 3))
+layer("PatchEmbed", "2, 4, 2", lambda nn: PatchEmbed(), rand(1, 2, 4, 6))
+layer("SyncBatchNorm", "3", lambda nn: nn.BatchNorm1d(3), rand(4, 3))  # of one process
 layer("SqueezeExcite", "4, 2", lambda nn: torchvision.ops.SqueezeExcitation(4, 2), rand(2, 4, 2, 2))
 layer("StochasticDepth", "0.3", lambda nn: torchvision.ops.StochasticDepth(0.3, "row").eval(), rand(2, 3), tag="eval")
 encoder = dict(dim_feedforward=6, dropout=0.0)
+layer("TransformerEncoderLayer", "4, 2, { dim_feedforward = 6, dropout = 0 }",
+      lambda nn: nn.TransformerEncoderLayer(4, 2, **encoder), rand(3, 2, 4))
+layer("TransformerDecoderLayer", "4, 2, { dim_feedforward = 6, dropout = 0 }",
+      lambda nn: nn.TransformerDecoderLayer(4, 2, **encoder), rand(3, 2, 4), rand(2, 2, 4))
 layer("TransformerEncoder", "nn.TransformerEncoderLayer(4, 2, { dim_feedforward = 6, dropout = 0 }), 2",
       lambda nn: nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, **encoder), 2), rand(3, 2, 4))
 layer("TransformerDecoder", "nn.TransformerDecoderLayer(4, 2, { dim_feedforward = 6, dropout = 0 }), 1",
@@ -326,6 +370,17 @@ loss("CrossEntropyLoss", "label_smoothing = 0.1, ignore_index = 2",
      lambda nn, r: nn.CrossEntropyLoss(reduction=r, label_smoothing=0.1, ignore_index=2), x, labels)
 loss("CrossEntropyLoss", "", lambda nn, r: nn.CrossEntropyLoss(reduction=r), x, rand(3, 4, low=0.1, high=1),
      tag="shares", grad=(0,))
+
+
+def dice(reduction):
+    """One less twice the overlap of shares through what both have, sample by sample."""
+    def of(a, b):
+        each = 1 - (2 * (a * b).sum(1) + 1) / (a.sum(1) + b.sum(1) + 1)
+        return each if reduction == "none" else getattr(each, reduction)()
+    return of
+
+
+loss("DiceLoss", "", lambda nn, r: dice(r), chance, ones, grad=(0,))
 loss("NLLLoss", "", lambda nn, r: nn.NLLLoss(reduction=r), x, labels)
 loss("KLDivLoss", "log_target = true", lambda nn, r: nn.KLDivLoss(reduction=r, log_target=True), x, y)
 loss("PoissonNLLLoss", "full = true", lambda nn, r: nn.PoissonNLLLoss(full=True, reduction=r), x, rand(3, 4, low=0),

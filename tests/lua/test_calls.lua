@@ -15,8 +15,15 @@ if not works then print("skipped: lines that need LAPACK: " .. tostring(why)) en
 
 -- What is neither in one dtype nor in the other under autocast, out of the functions that its op is made of.
 local function encoder_layer(m, x)
+  x = x:transpose(1, 2) -- the batch first, as attention takes it
   x = m.norm1(x + m.self_attn(x))
-  return m.norm2(x + m.linear2(F.relu(m.linear1(x))))
+  return m.norm2(x + m.linear2(F.relu(m.linear1(x)))):transpose(1, 2)
+end
+local function decoder_layer(m, x, memory)
+  x, memory = x:transpose(1, 2), memory:transpose(1, 2)
+  x = m.norm1(x + m.self_attn(x))
+  x = m.norm2(x + m.multihead_attn(x, memory))
+  return m.norm3(x + m.linear2(F.relu(m.linear1(x)))):transpose(1, 2)
 end
 local parts = {
   ["gb.linalg.vecdot"] = function(_, x, y)
@@ -28,17 +35,11 @@ local parts = {
     return F.sigmoid(F.conv2d(y, m.fc2.weight, m.fc2.bias)) * x
   end,
   ["gb.nn.TransformerEncoder"] = function(m, x)
-    x = x:transpose(1, 2) -- the batch first, as attention takes it
     for _, layer in ipairs(m.layers) do x = encoder_layer(layer, x) end
-    return x:transpose(1, 2)
+    return x
   end,
-  ["gb.nn.TransformerDecoder"] = function(m, x, memory)
-    local l = m.layers[1]
-    x, memory = x:transpose(1, 2), memory:transpose(1, 2)
-    x = l.norm1(x + l.self_attn(x))
-    x = l.norm2(x + l.multihead_attn(x, memory))
-    return l.norm3(x + l.linear2(F.relu(l.linear1(x)))):transpose(1, 2)
-  end,
+  ["gb.nn.TransformerDecoder"] = function(m, x, memory) return decoder_layer(m.layers[1], x, memory) end,
+  ["gb.nn.TransformerEncoderLayer"] = encoder_layer, ["gb.nn.TransformerDecoderLayer"] = decoder_layer,
 }
 
 -- {==== running a line ====

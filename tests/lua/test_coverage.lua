@@ -1,9 +1,11 @@
 -- test_coverage.lua - fails when a row of ops.def lacks a golden case, a gradient check, an autocast test or a doc
 -- line. The autocast test and the gradient checks run every golden case of a row, so what must be there is a case
--- (differentiated where the row is differentiable).
+-- (differentiated where the row is differentiable). What is made of ops has lines of its own (tests/golden/calls.py and
+-- others): the second half fails where a function, layer, loss, optimizer or schedule lacks them and
+-- tests/lua/lacking.lua does not say why.
 
 local gb = require "gibbous"
-local describe, it = gb.test.describe, gb.test.it
+local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 local cases = dofile("tests/lua/cases.lua")
 
 -- Rows that a golden case cannot express, and the file that tests them instead.
@@ -73,5 +75,107 @@ describe("every row of ops.def", function()
     end
   end
 end)
+
+-- {==== what is no row ====
+
+local goldens = dofile("tests/lua/goldens.lua")
+local called = dofile("tests/lua/called.lua")
+
+local kinds = { "golden", "gradient", "autocast", "hostile", "device" }
+local has = {}
+for _, kind in ipairs(kinds) do has[kind] = {} end
+
+-- A golden line of this name: test_calls, test_linalg, test_recurrent and test_training read it on every device; and
+-- what more it proves.
+local function line_of(name, graded, scoped)
+  has.golden[name], has.device[name] = true, true
+  if graded then has.gradient[name] = true end
+  if scoped then has.autocast[name] = true end
+end
+
+for _, line in ipairs(goldens.read("calls", { "functions", "layers", "losses" })) do
+  for _, name in ipairs(line.names) do line_of(name, #line.graded > 0, true) end
+end
+local behind = { rebuilt = "svd", of_symmetric = "eigh", squares = "eigh" } -- functions of test_linalg
+for _, line in ipairs(goldens.read("linalg", { "linalg" })) do
+  for name in line.lua:gmatch("L%.([%w_]+)") do line_of("gb.linalg." .. name, line.grad, true) end
+  for name, which in pairs(behind) do
+    if line.lua:find(name, 1, true) then line_of("gb.linalg." .. which, line.grad, true) end
+  end
+  for name in line.lua:gmatch("[ab]:([%w_]+)%(") do
+    line_of("tensor:" .. name, line.grad, true)
+    line_of("gb." .. name, line.grad, true)
+  end
+end
+for folder, prefix in pairs { layers = "gb.nn.", recurrent = "gb.nn.", transformers = "gb.nn.",
+  optimizers = "gb.optim.", schedules = "gb.optim.lr." } do
+  for _, line in ipairs(goldens.read("training", { folder })) do
+    line_of(prefix .. line.name:match("^%w+"), prefix == "gb.nn.", folder == "recurrent")
+  end
+end
+
+for _, line in ipairs(goldens.read("training", { "averages" })) do
+  line_of(line.name:find("^ema") and "gb.optim.EMA" or "gb.optim.Average")
+end
+line_of("gb.optim.LBFGS") -- tests/golden/lbfgs.py
+for _ in ipairs(goldens.read("training", { "norms" })) do line_of("gb.nn.utils.clip_grad_norm_") end
+
+for path, module in pairs(called.modules) do
+  for name in pairs(module) do
+    if not called.apart[name] then has.hostile[path .. "." .. name] = true end
+  end
+end
+for _, name in ipairs(called.methods) do has.hostile["tensor:" .. name] = true end
+
+-- What is asked of a name: optimizers and schedules are no functions of tensors.
+local function asked_of(name)
+  if name:find("^gb%.optim") then return { "golden", "hostile", "device" } end
+  return kinds
+end
+
+-- The rest of the library has files of tests of its own.
+local scope = { ["gb"] = true, ["gb.linalg"] = true, ["gb.nn"] = true, ["gb.nn.functional"] = true,
+  ["gb.nn.init"] = true, ["gb.nn.utils"] = true, ["gb.nn.utils.rnn"] = true, ["gb.optim"] = true,
+  ["gb.optim.lr"] = true, ["gb.random"] = true }
+
+local reasons, said = {}, {}
+for i, group in ipairs(dofile("tests/lua/lacking.lua")) do
+  for name in group.names:gmatch("%S+") do
+    if reasons[name] then error("tests/lua/lacking.lua has " .. name .. " twice") end
+    reasons[name], said[name] = group, i
+  end
+end
+
+describe("what is no row of ops.def", function()
+  for _, row in ipairs(gb.test.public_names()) do
+    local name = row.name
+    local path = name:match("^(gb[%w_.]*)%.[%w_]+$") or name:match("^(tensor):")
+    if not row.op and row.value and (scope[path] or path == "tensor") then
+      it(name .. " has what is asked of it, or a reason", function()
+        local lacks = {}
+        for _, kind in ipairs(asked_of(name)) do
+          if not has[kind][name] then lacks[#lacks + 1] = kind end
+        end
+        local group = reasons[name]
+        said[name] = nil
+        if #lacks == 0 then
+          if group then error("it lacks nothing; take it off tests/lua/lacking.lua", 0) end
+          return
+        end
+        local list = table.concat(lacks, " ")
+        if not group then error("it lacks: " .. list .. "; tests/lua/lacking.lua has no reason", 0) end
+        if group.lacks ~= list then error(("it lacks: %s; the table says: %s"):format(list, group.lacks), 0) end
+        if group.test and not mentions(group.test, name:match("[%w_]+$")) then
+          error(group.test .. " does not name it", 0)
+        end
+      end)
+    end
+  end
+  it("tests/lua/lacking.lua has no other names", function()
+    expect(next(said)):to_be(nil)
+  end)
+end)
+
+-- ====}
 
 gb.test.finish()

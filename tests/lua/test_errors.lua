@@ -276,10 +276,6 @@ end)
 
 -- {==== everything else ====
 
--- Functions that a call with junk would leave a trace of, or that end the script.
-local apart = { interrupt = true, set_num_threads = true, set_printoptions = true, args = true, plot = true,
-  progress = true }
-
 local function sorted(module)
   local names = {}
   for name in pairs(module) do
@@ -326,7 +322,7 @@ local called = dofile("tests/lua/called.lua")
 for path, module in pairs(called.modules) do
   describe(path, function()
     for _, name in ipairs(sorted(module)) do
-      if is_callable(module[name]) and not apart[name] then
+      if is_callable(module[name]) and not called.apart[name] then
         it(name, function() pester(path .. "." .. name, module[name]) end)
       end
     end

@@ -342,4 +342,24 @@ describe("dropout", function()
   end)
 end)
 
+describe("draws in the shape of a tensor", function()
+  it("random_integers_ gives every integer of its range, and no other", function()
+    for _, dtype in ipairs { "int64", "uint8", "float32" } do
+      local y = gb.zeros(2000, { dtype = dtype }):random_integers_(3, 8)
+      expect(y:amin():item() == 3 and y:amax():item() == 7):to_be(true)
+      expect(y:unique():numel()):to_be(5)
+    end
+    expect(function() gb.zeros(2):random_integers_(3, 3) end):to_fail("random_integers")
+  end)
+  it("rand_like and randn_like have its shape and dtype, and the numbers of rand and randn", function()
+    local x = gb.zeros(3, 5, { dtype = "float64" })
+    for like, plain in pairs { rand_like = "rand", randn_like = "randn" } do
+      gb.manual_seed(4)
+      local y = gb[like](x)
+      gb.manual_seed(4)
+      expect(y):to_equal_bits(gb[plain](3, 5, { dtype = "float64" }))
+    end
+  end)
+end)
+
 gb.test.finish()

@@ -548,4 +548,18 @@ describe("a second name", function()
   end)
 end)
 
+describe("small methods", function()
+  it("say what a tensor is, or make another", function()
+    for dtype, floating in pairs { float32 = true, bfloat16 = true, float64 = true, int64 = false, bool = false } do
+      expect(gb.zeros(1, { dtype = dtype }):is_floating_point()):to_be(floating)
+      local y = gb.zeros(1, { dtype = dtype }):new_empty(2, 3)
+      expect(y.dtype):to_be(dtype)
+      expect(table.concat(y.shape, "x")):to_be("2x3")
+    end
+    local x = gb.ones(3, 2)
+    x:t():narrow(1, 2, 1):zero_()
+    expect(x):to_equal_bits(gb.tensor { { 1.0, 0 }, { 1, 0 }, { 1, 0 } })
+  end)
+end)
+
 gb.test.finish()
