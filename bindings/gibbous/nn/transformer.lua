@@ -471,6 +471,7 @@ end, true)
 
 function PatchEmbed:forward(x, more)
   if more ~= nil then refuse(self, "x") end
+  native.check_tensor("PatchEmbed", x)
   local rows, columns = self.proj.weight:size(3), self.proj.weight:size(4)
   if x.ndim ~= 4 or x:size(3) % rows ~= 0 or x:size(4) % columns ~= 0 then
     fail(format("PatchEmbed expects x [n, channels, h, w] of whole patches of %d x %d, got [%s]", rows, columns,
