@@ -40,6 +40,12 @@ static const char *const dtype_names[] = {
   NULL
 };
 
+/* What PyTorch's methods and older names call a dtype. */
+static const struct { const char *name; gb_dtype dtype; } ported_dtypes[] = {
+  { "double", GB_FLOAT64 }, { "float", GB_FLOAT32 }, { "half", GB_FLOAT16 }, { "long", GB_INT64 }, { "int", GB_INT32 },
+  { "short", GB_INT16 }, { "char", GB_INT8 }, { "byte", GB_UINT8 },
+};
+
 const char *gbl_check_name(lua_State *L, int arg, const char *who) {
   const char *name = lua_tostring(L, arg);
   if (strlen(name) != lua_rawlen(L, arg))
@@ -53,6 +59,9 @@ gb_dtype gbl_check_dtype(lua_State *L, int arg, const char *who) {
   const char *name = gbl_check_name(L, arg, who);
   gb_dtype dtype = gb_dtype_from_name(name);
   if (dtype != GB_DTYPE_NONE) return dtype;
+  for (size_t i = 0; i < sizeof ported_dtypes / sizeof *ported_dtypes; i++)
+    if (!strcmp(name, ported_dtypes[i].name))
+      gbl_error(L, "%s: unknown dtype '%s'; it is '%s' here", who, name, gb_dtype_name(ported_dtypes[i].dtype));
   const char *nearest = gbl_nearest(name, dtype_names);
   if (nearest) gbl_error(L, "%s: unknown dtype '%s'; did you mean '%s'?", who, name, nearest);
   luaL_Buffer known;

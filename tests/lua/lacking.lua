@@ -1,5 +1,5 @@
--- lacking.lua - what functions, layers, losses, optimizers and schedules that are no rows of ops.def lack of golden lines
--- (tests/golden/calls.py and others), of a gradient in them, of a comparison under autocast, of hostile calls
+-- lacking.lua - what functions, layers, losses, optimizers and schedules that are no rows of ops.def lack of golden
+-- lines (tests/golden/calls.py and others), of a gradient in them, of a comparison under autocast, of hostile calls
 -- (tests/lua/called.lua) and of a run on the emulated device, and why. tests/lua/test_coverage.lua fails where a name
 -- lacks something else than its group says, or nothing. test: the file that names what has tests of another kind.
 
@@ -86,8 +86,9 @@ return {
   { lacks = all, because = "it is the graph itself", test = "tests/lua/test_autograd.lua",
     names = [[ gb.Function gb.enable_grad gb.grad gb.is_grad_enabled gb.no_grad gb.set_grad_enabled
       tensor:backward tensor:detach tensor:register_hook tensor:requires_grad_ tensor:retain_grad ]] },
-  { lacks = all, because = "it is the graph itself", test = "tests/lua/test_gradient_sums.lua", names = "gb.anomaly" },
-  { lacks = all, because = "it is about bytes", test = "tests/lua/test_bytes.lua", names = "gb.from_bytes gb.to_bytes" },
+  { lacks = all, because = "it watches the graph", test = "tests/lua/test_gradient_sums.lua", names = "gb.anomaly" },
+  { lacks = all, because = "it is about bytes",
+    test = "tests/lua/test_bytes.lua", names = "gb.from_bytes gb.to_bytes" },
 
   -- What is no function of tensors.
   { lacks = all, because = "it sets or says something of the whole library, and has tests of its own",

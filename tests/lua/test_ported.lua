@@ -45,6 +45,8 @@ local lines = {
   { "optim.lr.Lambda(opt, { lr_lambda = print })", "it is 'fn' here" },
   { "optim.SGD(model:parameters(), 0.1)", "such as { lr = ... }" },
   { "gb.zeros({ 2 }, { dtype = gb.long })", "the string \"int64\"" },
+  { "gb.tensor({ 1 }, { dtype = 'long' })", "it is 'int64' here" },
+  { "x:to('double')", "it is 'float64' here" },
   { "gb.FloatTensor({ 1 })", "gb.tensor(list)" },
   { "gb.cuda.manual_seed_all(1)", "gb.manual_seed(seed)" },
   { "gb.backends.cudnn.benchmark = true", "gb.set_deterministic" },
