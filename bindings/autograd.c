@@ -10,11 +10,35 @@
 
 /* {==== backward and grad ==== */
 
+/* Backward of which only the leaves in `inputs` get gradients. */
+static int backward_to(lua_State *L, gbl_call *call, gb_tensor *self, gb_tensor *gradient, bool retain, bool create) {
+  const gbl_value *inputs = gbl_argument(call, "inputs");
+  int n = inputs->count;
+  if (n < 1) return gbl_refuse(call, "'inputs' is empty");
+  for (int i = 0; i < n; i++)
+    if (inputs->tensors[i]->node)
+      return gbl_refuse(call, "tensor %d of 'inputs' is a result of ops; backward adds to leaves, and gb.grad gives "
+                              "other gradients", i + 1);
+  gb_tensor **results = lua_newuserdatauv(L, sizeof *results * (size_t)(n + 1), 0);
+  gbl_collect(L);
+  memset(results, 0, sizeof *results * (size_t)(n + 1));
+  gb_status status = gb_grad(&self, gradient ? &gradient : NULL, 1, inputs->tensors, n, retain, create, true, results);
+  for (int i = 0; i < n; i++) {
+    if (status == GB_OK && results[i])
+      status = gb_accumulate_leaf(call->state->context, inputs->tensors[i], results[i], create);
+    if (results[i]) gb_tensor_release(results[i]);
+  }
+  gbl_check_status(L, status);
+  return 0;
+}
+
 static int tensor_backward(lua_State *L, gbl_call *call) {
   bool create = gbl_boolean(call, "create_graph");
   bool retain = gbl_given(call, "retain_graph") ? gbl_boolean(call, "retain_graph") : create;
+  gb_tensor *self = gbl_tensor(call, "self"), *gradient = gbl_tensor(call, "gradient");
+  if (gbl_given(call, "inputs")) return backward_to(L, call, self, gradient, retain, create);
   gbl_collect(L);
-  gbl_check_status(L, gb_backward(gbl_tensor(call, "self"), gbl_tensor(call, "gradient"), retain, create));
+  gbl_check_status(L, gb_backward(self, gradient, retain, create));
   return 0;
 }
 
@@ -139,7 +163,26 @@ static const gbl_type hook_type = {
             "Example: gb.ones(2, { requires_grad = true }):register_hook(print):close()",
 };
 
-static int tensor_register_hook(lua_State *L, gbl_call *call) {
+/* Called with the leaf itself: what it returns does not count. */
+static int after_hook_body(lua_State *L) {
+  const hook_call *call = lua_touserdata(L, 1);
+  gbl_callback_push(L, call->callback);
+  gb_tensor_retain(*call->grad);
+  gbl_push_tensor_shared(L, *call->grad);
+  lua_call(L, 1, 0);
+  return 0;
+}
+
+static gb_status run_after_hook(gb_context *context, void *user, gb_tensor **leaf) {
+  (void)context;
+  gbl_callback *callback = user;
+  hook_call call = { callback, leaf };
+  return gbl_protect(callback->state, after_hook_body, &call);
+}
+
+/* Hang fn on the tensor by one of the two ways to register. */
+static int register_by(lua_State *L, gbl_call *call, gb_hook_fn run,
+                       gb_status (*hang)(gb_tensor *, gb_hook_fn, void *, void (*)(void *), int64_t *)) {
   gb_tensor *t = gbl_tensor(call, "self");
   if (!t->node) gbl_share_tensor(L, 1);
   void **slot = gbl_new_object(L, &hook_type, 0);
@@ -147,12 +190,20 @@ static int tensor_register_hook(lua_State *L, gbl_call *call) {
   hook_handle *handle = *slot = gb_counted_alloc(context, sizeof *handle);
   if (!handle) return gbl_check_status(L, gb_error_code(context));
   gbl_callback *callback = gbl_callback_new(L, gbl_argument(call, "fn")->index);
-  gb_status status = gb_tensor_register_hook(t, run_hook, callback, gbl_callback_release, &handle->id);
+  gb_status status = hang(t, run, callback, gbl_callback_release, &handle->id);
   if (status != GB_OK) gbl_callback_release(callback);
   gbl_check_status(L, status);
   gb_tensor_retain(t);
   handle->tensor = t;
   return 1;
+}
+
+static int tensor_register_hook(lua_State *L, gbl_call *call) {
+  return register_by(L, call, run_hook, gb_tensor_register_hook);
+}
+
+static int tensor_register_after_hook(lua_State *L, gbl_call *call) {
+  return register_by(L, call, run_after_hook, gb_tensor_register_after_hook);
 }
 
 /* ====} */
@@ -462,10 +513,10 @@ static const gbl_function functions[] = {
 
 static const gbl_function methods[] = {
   { tensor_backward, GB_SANDBOX_STRICT | GBL_CALLS,
-    "tensor:backward(gradient?: tensor; retain_graph?: bool, create_graph: bool = false): Compute the gradients of "
-    "this tensor with "
-    "respect to every leaf that requires them, and add them to leaf.grad; gradient is 1 for a single element. "
-    "retain_graph is create_graph unless given. With "
+    "tensor:backward(gradient?: tensor; retain_graph?: bool, create_graph: bool = false, inputs?: tensors): "
+    "Compute the gradients of this tensor with respect to every leaf that requires them, and add them to "
+    "leaf.grad; gradient is 1 for a single element. retain_graph is create_graph unless given. inputs: only these "
+    "leaves get gradients. With "
     "create_graph leaf.grad has the graph, which holds the leaf: set it to nil when you are done, or ask gb.grad, "
     "else both stay until "
     "the host closes. What fails or is interrupted has added some of it, so zero the gradients before the next try. "
@@ -485,6 +536,11 @@ static const gbl_function methods[] = {
     "returns takes the gradient's place. Example: local hook = gb.ones(2, { requires_grad = true "
     "}):register_hook(function(g) return g "
     "* 2 end)" },
+  { tensor_register_after_hook, GB_SANDBOX_STRICT,
+    "tensor:register_post_accumulate_grad_hook(fn: function) -> hook: fn(leaf) is called when a backward has added to "
+    "the gradient of this leaf, which fn may use and set to nil; gb.grad calls none. Errors: a result of ops. Example: "
+    "local hook = gb.ones(2, { requires_grad = true }):register_post_accumulate_grad_hook(function(p) p.grad = nil "
+    "end)" },
   { NULL, 0, NULL },
 };
 

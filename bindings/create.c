@@ -7,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/formats.h"
 #include "reader.h"
 
 /* {==== What all of them share ==== */
@@ -355,31 +356,45 @@ static int randint(lua_State *L, gbl_call *call) {
   return finish(L, &t);
 }
 
+/* The integer up to which a dtype holds all. */
+static int64_t most_of(gb_dtype dtype) {
+  return gb_is_float(dtype) ? gb_whole_of(dtype) : gb_format_of(dtype)->most;
+}
+
 static int randperm(lua_State *L, gbl_call *call) {
   int64_t n = gbl_integer(call, "n");
-  const gbl_value *device = gbl_argument(call, "device");
+  const gbl_value *device = gbl_argument(call, "device"), *dtype = gbl_argument(call, "dtype");
+  if (dtype->given && n > 0 && n - 1 > most_of(dtype->dtype))
+    return gbl_refuse(call, "%s does not hold all integers up to %" PRId64, gb_dtype_name(dtype->dtype), n - 1);
   target t = { call, GB_INT64, device->given ? device->device : call->state->default_device };
   make(L, &t, push_new(L, &t, 1, &n), GB_OP_permutation, NULL);
+  gb_attr to = gb_attr_int((int64_t)dtype->dtype);
+  if (dtype->given && dtype->dtype != GB_INT64) gbl_step(L, GB_OP_cast, &to, true);
   return 1;
 }
+
+/* The dim along which vector i runs; swapped: the first two change places. */
+static int place_in_grid(int i, bool swapped) { return swapped && i < 2 ? 1 - i : i; }
 
 static int meshgrid(lua_State *L, gbl_call *call) {
   const gbl_value *xs = gbl_argument(call, "xs");
   int count = xs->count;
+  bool swapped = count > 1 && !strcmp(gbl_string(call, "indexing"), "xy");
   int64_t shape[GB_MAX_NDIM], one[GB_MAX_NDIM];
   if (count < 1 || count > GB_MAX_NDIM) return gbl_refuse(call, "expects 1 to %d vectors, got %d", GB_MAX_NDIM, count);
   for (int i = 0; i < count; i++) {
     const gb_tensor *x = xs->tensors[i];
     if (x->ndim > 1) return gbl_refuse(call, "expects vectors, argument %d has %d dimensions", i + 1, x->ndim);
-    shape[i] = x->numel;
+    shape[place_in_grid(i, swapped)] = x->numel;
     one[i] = 1;
   }
   luaL_checkstack(L, count + 4, NULL);
   for (int i = 0; i < count; i++) {
     gb_tensor *x = xs->tensors[i];
-    one[i] = shape[i];
+    int place = place_in_grid(i, swapped);
+    one[place] = shape[place];
     gb_attr column = gb_attr_ints(count, one), grid = gb_attr_ints(count, shape);
-    one[i] = 1;
+    one[place] = 1;
     gbl_push_op(L, GB_OP_view, &x, 1, &column);
     gbl_step(L, GB_OP_expand, &grid, true);
   }
@@ -448,10 +463,11 @@ static const gbl_function functions[] = {
     "gb.randint(high, shape) low is 0, since it is data. Errors: high not above low. Example: local x = "
     "gb.randint(10, { 2, 3 })" },
   { randperm, GB_SANDBOX_STRICT,
-    "gb.randperm(n: int; device?: device) -> tensor: 0 .. n-1 in random order, as int64. Example: local order = "
-    "gb.randperm(10)" },
+    "gb.randperm(n: int; dtype?: dtype, device?: device) -> tensor: 0 .. n-1 in random order, as int64 unless a dtype "
+    "is given. Errors: a dtype that does not hold n-1. Example: local order = gb.randperm(10)" },
   { meshgrid, GB_SANDBOX_STRICT,
-    "gb.meshgrid(xs...: tensor) -> tensors: Each vector spread over the grid of all, the first along dimension 1. "
+    "gb.meshgrid(xs...: tensor; indexing: \"ij\"|\"xy\" = \"ij\") -> tensors: Each vector spread over the grid of all, "
+    "the first along dimension 1; indexing \"xy\": the first along dimension 2, the second along 1. "
     "Example: local x, y = gb.meshgrid(gb.arange(3), gb.arange(4))" },
   { NULL, 0, NULL },
 };

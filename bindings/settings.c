@@ -338,6 +338,14 @@ static int64_t given_or(const gbl_call *call, const char *name, int64_t otherwis
 static int set_printoptions(lua_State *L, gbl_call *call) {
   (void)L;
   gb_print_options *print = &call->state->print;
+  const char *profile = gbl_given(call, "profile") ? gbl_string(call, "profile") : NULL;
+  if (profile) { /* PyTorch's, which the other options change */
+    bool is_short = !strcmp(profile, "short");
+    print->precision = is_short ? 2 : 4;
+    print->threshold = !strcmp(profile, "full") ? INT64_MAX : 1000;
+    print->edge_items = is_short ? 2 : 3;
+    print->line_width = 80;
+  }
   int64_t precision = given_or(call, "precision", print->precision),
       width = given_or(call, "line_width", print->line_width);
   int64_t threshold = given_or(call, "threshold", print->threshold),
@@ -490,7 +498,9 @@ static const gbl_function functions[] = {
     "print(gb.get_float32_matmul_precision())" },
   { set_printoptions, GB_SANDBOX_NONE,
     "gb.set_printoptions(; precision?: int, threshold?: int, edge_items?: int, line_width?: int, scientific?: "
-    "bool|\"auto\"): How tensors are printed: precision in digits, threshold the elements that are shown in full. "
+    "bool|\"auto\", profile?: \"default\"|\"short\"|\"full\"): How tensors are printed: precision in digits, threshold "
+    "the elements that are shown in full. "
+    "profile: several at once, before the others: full shows all elements, short few digits and few of them. "
     "Example: gb.set_printoptions { precision = 4 }" },
   { last_error, GB_SANDBOX_STRICT,
     "gb.last_error() -> table: The engine's last failure: { code = \"ESHAPE\", op = \"matmul\", message = }, or "

@@ -188,7 +188,7 @@ void gbl_finish_measure(lua_State *L) {
 
 typedef enum field {
   FIELD_SHAPE = 1, FIELD_DTYPE, FIELD_DEVICE, FIELD_GRAD, FIELD_REQUIRES_GRAD, FIELD_NDIM, FIELD_IS_LEAF,
-      FIELD_IS_PARAMETER
+      FIELD_IS_PARAMETER, FIELD_RETAINS_GRAD, FIELD_NBYTES
 } field;
 
 static const char *const field_records[] = {
@@ -203,6 +203,9 @@ static const char *const field_records[] = {
   "be set. Example: print(x.requires_grad)",
   "tensor.ndim -> int: The number of dimensions. Example: print(x.ndim)",
   "tensor.is_leaf -> bool: True if the recipe made it, not an op that is recorded. Example: print(x.is_leaf)",
+  "tensor.retains_grad -> bool: True for a result of ops that keeps its gradient, as retain_grad() asks for. Example: "
+  "print(x.retains_grad)",
+  "tensor.nbytes -> int: The bytes of its elements. Example: print(x.nbytes)",
   "tensor.is_parameter -> bool: True if modules discover it and optimizers train it. Example: print(x.is_parameter)",
   NULL,
 };
@@ -210,7 +213,7 @@ static const char *const field_records[] = {
 static const struct { const char *name; field field; } fields[] = {
   { "shape", FIELD_SHAPE }, { "dtype", FIELD_DTYPE }, { "device", FIELD_DEVICE }, { "grad", FIELD_GRAD },
   { "requires_grad", FIELD_REQUIRES_GRAD }, { "ndim", FIELD_NDIM }, { "is_leaf", FIELD_IS_LEAF },
-      { "is_parameter", FIELD_IS_PARAMETER },
+      { "is_parameter", FIELD_IS_PARAMETER }, { "retains_grad", FIELD_RETAINS_GRAD }, { "nbytes", FIELD_NBYTES },
 };
 
 /* A shape is a plain list that prints as one and compares by its elements. */
@@ -277,6 +280,8 @@ static int push_field(lua_State *L, gb_tensor *t, field which) {
     case FIELD_NDIM: lua_pushinteger(L, t->ndim); break;
     case FIELD_IS_LEAF: lua_pushboolean(L, !t->node); break;
     case FIELD_IS_PARAMETER: lua_pushboolean(L, t->is_parameter); break;
+    case FIELD_RETAINS_GRAD: lua_pushboolean(L, t->node && t->retain_grad); break;
+    case FIELD_NBYTES: lua_pushinteger(L, t->numel * (int64_t)gb_bytes_of(gb_tensor_dtype(t))); break;
   }
   return 1;
 }

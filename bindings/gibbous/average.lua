@@ -99,6 +99,24 @@ local function called_for_all(mine, tensors)
   return values
 end
 
+-- The averages by multi_avg_fn, which changes copies of all of them at once. Those it may have freed or put others in
+-- the place of are an error.
+local function changed_together(mine, tensors)
+  local values, floats, given, current = {}, {}, {}, {}
+  for i = 1, #tensors do
+    local value = mine.list[i].value
+    local weight = like(value, tensors[i])
+    if value:is_floating_point() then
+      local n = #floats + 1
+      floats[n], given[n], current[n] = i, value:clone(), weight
+      values[i] = given[n]:detach()
+    else values[i] = weight
+    end
+  end
+  mine.options.multi_avg_fn(given, current, mine.n)
+  return values
+end
+
 -- Write values into tensors, one by one.
 local function write(tensors, values)
   gb.no_grad(function()
@@ -124,8 +142,9 @@ Average.update_parameters = define("Average:update_parameters(model?: module): T
   refuse_applied(mine, "update_parameters")
   local tensors = matching(mine, model, "update_parameters")
   gb.no_grad(function()
-    if not mine.options.avg_fn or mine.n == 0 then return update(mine, tensors) end
-    write(values_of(mine), called_for_all(mine, tensors))
+    local o = mine.options
+    if mine.n == 0 or not (o.avg_fn or o.multi_avg_fn) then return update(mine, tensors) end
+    write(values_of(mine), o.multi_avg_fn and changed_together(mine, tensors) or called_for_all(mine, tensors))
   end)
   mine.n = mine.n + 1
 end)
@@ -201,6 +220,9 @@ end)
 
 -- An average of the model as it is now, not yet updated.
 local function new_average(name, model, options)
+  if options.avg_fn and options.multi_avg_fn then
+    fail(name .. ": avg_fn takes one average at a time and multi_avg_fn all of them; give one of the two")
+  end
   if not (options.decay >= 0 and options.decay <= 1) then
     fail(format("%s: 'decay' must be from 0 to 1, got %s; 0.999 is usual", name, tostring(options.decay)))
   end
@@ -216,12 +238,13 @@ local function new_average(name, model, options)
 end
 
 gb.optim.Average = define("gb.optim.Average(model: module; mode: \"swa\"|\"ema\" = \"swa\", decay: number = 0.999, \z
-  warmup: bool = false, avg_fn?: function, use_buffers: bool = false, device?: device) -> average: An average of the \z
-  model's weights, which update_parameters() goes on with after a step: the mean of all updates (\"swa\", Izmailov et \z
-  al. 2018), or one that forgets by decay (\"ema\"), or avg_fn(average, weights, n). warmup: the decay is at most (1 \z
-  + n) / (10 + n) at update n. use_buffers: of running statistics too; integers among them are the model's. device: \z
-  where the averages lie, with the weights unless given. Errors: a model without parameters. Example: local average = \z
-  gb.optim.Average(model) average:update_parameters()", "strict",
+  warmup: bool = false, avg_fn?: function, multi_avg_fn?: function, use_buffers: bool = false, device?: device) -> \z
+  average: An average of the model's weights, which update_parameters() goes on with after a step: the mean of all \z
+  updates (\"swa\", Izmailov et al. 2018), or one that forgets by decay (\"ema\"), or avg_fn(average, weights, n), or \z
+  what multi_avg_fn(averages, weights, n) makes of the averages in its list, in place. warmup: the decay is at most \z
+  (1 + n) / (10 + n) at update n. use_buffers: of running statistics too; integers among them are the model's. \z
+  device: where the averages lie, with the weights unless given. Errors: a model without parameters. Example: local \z
+  average = gb.optim.Average(model) average:update_parameters()", "strict",
   function(model, options) return new_average("Average", model, options) end)
 
 gb.optim.EMA = define("gb.optim.EMA(model: module; decay: number = 0.999, warmup: bool = false, use_buffers: bool = \z

@@ -1,5 +1,5 @@
 -- functions.lua - functions of gb that are made of its ops: windows of signals, parts and products of tensors, indices
--- of triangles, and draws that leave the stream as it was.
+-- of triangles, differences, histograms of points, draws of counts, and draws that leave the stream as it was.
 --
 -- Windows are computed in float64 and rounded once, whatever their dtype.
 
@@ -315,5 +315,252 @@ gb.random.fork = define("gb.random.fork(fn: function, arguments...: any) -> any:
   local _ <close> = setmetatable({}, { __close = function() set_state(state) end })
   return (function(...) return ... end)(fn(...))
 end)
+
+-- ====}
+
+-- {==== differences, histograms, numbers in two parts ====
+
+-- The points of x along each of the dims: how far they are apart, a number or a vector of their places.
+local function spacings(x, spacing, dims)
+  local each = {}
+  if type(spacing) ~= "table" then
+    for i = 1, #dims do each[i] = spacing end
+    return each
+  end
+  if #spacing ~= #dims then
+    fail(format("gradient: spacing has %d entries for %d dimensions", #spacing, #dims))
+  end
+  for i, dim in ipairs(dims) do
+    local one = spacing[i]
+    if gb.is_tensor(one) then
+      if one.ndim ~= 1 or one:numel() ~= x:size(dim) then
+        fail(format("gradient: the places along dimension %d are a vector of %d, got [%s]", dim, x:size(dim),
+          table.concat(one.shape, ", ")))
+      end
+    elseif type(one) ~= "number" then fail("gradient: spacing is a number, or a list of numbers or of vectors")
+    end
+    each[i] = one
+  end
+  return each
+end
+
+-- How far the points are from those before them: a vector [n - 1] in the place of dim, or a number.
+local function steps_of(x, spacing, dim)
+  if not gb.is_tensor(spacing) then return nil, spacing end
+  local shape = {}
+  for d = 1, x.ndim do shape[d] = d == dim and -1 or 1 end
+  local dtype = x:is_floating_point() and x.dtype or gb.get_default_dtype()
+  return spacing:to(dtype):diff():reshape(shape)
+end
+
+-- The derivative along one dim.
+local function derivative(x, spacing, dim, order)
+  local n = x:size(dim)
+  local function at(first, count) return x:narrow(dim, first, count) end
+  local steps, h = steps_of(x, spacing, dim)
+  local function step(first, count) return steps and steps:narrow(dim, first, count) or h end
+  local inner, left, right
+  if steps then
+    local a, b = step(1, n - 2), step(2, n - 2) -- to the left and to the right
+    inner = (at(3, n - 2) * a * a - at(1, n - 2) * b * b + at(2, n - 2) * (b * b - a * a)) / (a * b * (a + b))
+  else inner = (at(3, n - 2) - at(1, n - 2)) / (2 * h)
+  end
+  if order == 1 then
+    left, right = (at(2, 1) - at(1, 1)) / step(1, 1), (at(n, 1) - at(n - 1, 1)) / step(n - 1, 1)
+  else
+    local a, b = step(1, 1), step(2, 1)
+    left = at(1, 1) * (-(2 * a + b) / (a * (a + b))) + at(2, 1) * ((a + b) / (a * b)) - at(3, 1) * (a / (b * (a + b)))
+    a, b = step(n - 2, 1), step(n - 1, 1)
+    right = at(n - 2, 1) * (b / (a * (a + b))) - at(n - 1, 1) * ((a + b) / (a * b))
+      + at(n, 1) * ((2 * b + a) / (b * (a + b)))
+  end
+  return gb.cat({ left, inner, right }, dim)
+end
+
+gb.gradient = define("gb.gradient(x: tensor; spacing: number|list = 1, dim?: dims, edge_order: int = 1) -> list: The \z
+  derivatives of x along each dimension, or those of dim, by central differences, at both ends by differences of \z
+  edge_order, 1 or 2. spacing: how far the points are apart, or a number or a vector of their places for each \z
+  dimension. Errors: fewer than edge_order + 1 points, integers. Example: local d = gb.gradient(gb.tensor({ 1.0, 4, 9 \z
+  }))[1]", "strict", function(x, o)
+  local order, dims = o.edge_order, o.dim
+  if order ~= 1 and order ~= 2 then fail(format("gradient: edge_order is %d; it is 1 or 2", order)) end
+  if not x:is_floating_point() then fail(format("gradient: x is %s; convert it with x:float()", x.dtype)) end
+  if not dims then
+    dims = {}
+    for d = 1, x.ndim do dims[d] = d end
+  elseif type(dims) ~= "table" then dims = { dims }
+  end
+  local made, seen = {}, {}
+  for i, dim in ipairs(dims) do
+    local n = x:size(dim)
+    dims[i] = dim < 0 and dim + x.ndim + 1 or dim
+    if seen[dims[i]] then fail(format("gradient: dimension %d stands twice in dim", dims[i])) end
+    seen[dims[i]] = true
+    if n < order + 1 then
+      fail(format("gradient: dimension %d has %d points; edge_order %d takes %d at least",
+      dims[i], n, order, order + 1))
+    end
+  end
+  for i, one in ipairs(spacings(x, o.spacing, dims)) do made[i] = derivative(x, one, dims[i], order) end
+  return made
+end)
+
+gb.histogramdd = define("gb.histogramdd(x: tensor, bins: int|list; range?: list, weight?: tensor, density: bool = \z
+  false) -> tensor, list: How many rows of x [..., n] lie in each cell of a grid over n dimensions, and the edges of \z
+  its parts along each: bins equal parts of what x spans, or of range { low, high, low, high, ... }; or edges in a \z
+  list of vectors. weight: what each row counts; density: as shares per volume that add up to 1. Errors: an empty \z
+  range, no bins, integers. Example: local counts, edges = gb.histogramdd(gb.rand(9, 2), { 3, 4 })", "strict",
+  function(x, bins, o)
+    if x.ndim < 2 then fail(format("histogramdd: x has %d dimensions; it takes 2 at least", x.ndim)) end
+    if not x:is_floating_point() then fail(format("histogramdd: x is %s; convert it with x:float()", x.dtype)) end
+    local n, range, edges, shape, cells = x:size(-1), o.range, {}, {}, 1
+    local rows = x:detach():reshape(-1, n)
+    if type(bins) == "table" and #bins ~= n then fail(format("histogramdd: %d bins for %d dimensions", #bins, n)) end
+    if range and #range ~= 2 * n then fail(format("histogramdd: range has %d numbers; it takes %d", #range, 2 * n)) end
+    if n < 1 or n > 8 then fail(format("histogramdd: points of %d dimensions; it takes 1 .. 8", n)) end
+    local at, inside = nil, nil
+    for d = 1, n do
+      local column, one = rows:select(2, d):contiguous(), type(bins) == "table" and bins[d] or bins
+      local part = nil
+      if range then
+        part = { range[2 * d - 1], range[2 * d] }
+        if type(part[1]) ~= "number" or type(part[2]) ~= "number" then
+          fail("histogramdd: range is a list of numbers")
+        end
+      end
+      if not gb.is_tensor(one) and math.type(one) ~= "integer" then
+        fail("histogramdd: bins is a whole number, or a list of them or of vectors of edges")
+      end
+      local _, own = gb.histogram(column, one, { range = part })
+      local count = own:numel() - 1
+      local fits = column:ge(own[1]):logical_and(column:le(own[count + 1]))
+      local place = (gb.searchsorted(own, column, { right = true }) - 1):clamp(0, count - 1)
+      at = at and at * count + place or place
+      inside = inside and inside:logical_and(fits) or fits
+      edges[d], shape[d], cells = own, count, cells * count
+      if cells > 1 << 30 then fail(format("histogramdd: the grid would have %d cells", cells)) end
+    end
+    local weight = o.weight
+    if weight and weight:numel() ~= rows:size(1) then
+      fail(format("histogramdd: weight has %d elements, x %d points", weight:numel(), rows:size(1)))
+    end
+    local counts = at:masked_select(inside):bincount(weight
+      and weight:detach():reshape(-1):masked_select(inside) or nil, { minlength = cells }):to(x.dtype):reshape(shape)
+    if o.density then
+      counts = counts / counts:sum()
+      for d = 1, n do
+        local lengths = {}
+        for k = 1, n do lengths[k] = k == d and -1 or 1 end
+        counts = counts / edges[d]:diff():reshape(lengths)
+      end
+    end
+    return counts, edges
+  end)
+
+-- ====}
+
+-- {==== draws of counts ====
+
+-- Uniform numbers in [0, 1) like x, a float64 tensor.
+local function uniform_like(x) return gb.rand(x.shape, { dtype = "float64", device = x.device }) end
+
+-- What is left to draw is asked after each round; false where nothing is.
+local function any(left) return left:numel() > 0 and left:any():item() end
+
+-- Draws for rates below 10: as many uniform numbers as it takes for their product to fall to e^-rate (Knuth).
+local function few(rates, mine)
+  local limit, product = gb.where(mine, (-rates):exp(), 2), gb.ones_like(rates)
+  local count = gb.zeros_like(rates)
+  while true do
+    product = product * uniform_like(rates)
+    local left = product:gt(limit)
+    if not any(left) then return count end
+    count = count + left:to("float64")
+  end
+end
+
+-- Draws by transformed rejection: `hat` has the numbers a, b, v of the hat over the distribution, shift and scale,
+-- log_share(k) the logarithm of its height at k against that of its middle, and `most` the largest draw (Hormann 1993).
+local function many(mine, hat, log_share, most)
+  local count, left = gb.zeros_like(hat.a), mine
+  while any(left) do
+    local u, v = uniform_like(hat.a) - 0.5, uniform_like(hat.a)
+    local us = 0.5 - u:abs()
+    local k = ((hat.a * 2 / us + hat.b) * u + hat.shift):floor()
+    local fits = k:ge(0)
+    if most then fits = fits:logical_and(k:le(most)) end
+    local quick = us:ge(0.07):logical_and(v:le(hat.v))
+    local slow = (v * hat.scale / (hat.a / (us * us) + hat.b)):log():le(log_share(k:clamp(0)))
+    local taken = left:logical_and(fits):logical_and(quick:logical_or(slow))
+    count = gb.where(taken, k, count)
+    left = left:logical_and(taken:logical_not())
+  end
+  return count
+end
+
+gb.poisson = define("gb.poisson(rates: tensor) -> tensor: A draw of the Poisson distribution of each rate, in their \z
+  dtype. Errors: integers; rates below 0 or not finite. Example: local counts = gb.poisson(gb.full({ 4 }, 3.5))",
+  "strict", function(x)
+    if not x:is_floating_point() then fail(format("poisson: the rates are %s; convert them with x:float()",
+    x.dtype)) end
+    local rates = x:detach():double()
+    if rates:numel() == 0 then return x:detach():clone() end
+    if not rates:ge(0):logical_and(rates:isfinite()):all():item() then
+      fail("poisson: a rate is below 0 or not finite")
+    end
+    local large = rates:ge(10)
+    local y = few(rates, large:logical_not())
+    if any(large) then
+      local rate = gb.where(large, rates, 10)
+      local b = rate:sqrt() * 2.53 + 0.931
+      local a = b * 0.02483 - 0.059
+      local scale, logs = (b - 3.4):reciprocal() * 1.1328 + 1.1239, rate:log()
+      y = gb.where(large, many(large, { a = a, b = b, v = (b - 2):reciprocal() * -3.6224 + 0.9277, shift = rate + 0.43,
+        scale = scale }, function(k) return k * logs - rate - (k + 1):lgamma() end), y)
+    end
+    return y:to(x.dtype)
+  end)
+
+gb.binomial = define("gb.binomial(count: tensor, prob: tensor) -> tensor: A draw of the binomial distribution for \z
+  each number of trials and probability, which broadcast, in the dtype of count. Errors: integers; a count below 0 or \z
+  no whole number, a probability beyond 0 .. 1. Example: local n = gb.binomial(gb.full({ 3 }, 10.0), gb.full({ 3 }, \z
+  0.5))",
+  "strict", function(trials, prob)
+    if not trials:is_floating_point() or not prob:is_floating_point() then
+      fail(format("binomial: count is %s and prob %s; convert them with x:float()", trials.dtype, prob.dtype))
+    end
+    local count, p = gb.broadcast_tensors(trials:detach():double(), prob:detach():double())
+    if count:numel() == 0 then return count:to(trials.dtype) end
+    if not count:ge(0):logical_and(count:isfinite()):logical_and(count:eq(count:floor())):all():item() then
+      fail("binomial: a count is below 0, or no whole number")
+    end
+    if not p:ge(0):logical_and(p:le(1)):all():item() then fail("binomial: a probability lies outside of 0 .. 1") end
+    local turned = p:gt(0.5)
+    local q = gb.where(turned, 1 - p, p)
+    local large = (count * q):ge(10)
+    -- the trials up to each success are added up until there are none left
+    local y, sum = gb.zeros_like(count), gb.zeros_like(count)
+    local odds, left = (-q):log1p(), large:logical_not():logical_and(q:gt(0))
+    odds = gb.where(left, odds, -1)
+    while any(left) do
+      sum = sum + ((1 - uniform_like(count)):log() / odds):ceil():clamp(1)
+      left = left:logical_and(sum:le(count))
+      y = y + left:to("float64")
+    end
+    if any(large) then
+      local n, share = gb.where(large, count, 40), gb.where(large, q, 0.5)
+      local spread = (n * share * (1 - share)):sqrt()
+      local b = spread * 2.53 + 1.15
+      local a = b * 0.0248 - 0.0873 + share * 0.01
+      local middle, logs = ((n + 1) * share):floor(), (share / (1 - share)):log()
+      local top = (middle + 1):lgamma() + (n - middle + 1):lgamma()
+      y = gb.where(large, many(large, { a = a, b = b, v = b:reciprocal() * -4.2 + 0.92, shift = n * share + 0.5,
+        scale = (b:reciprocal() * 5.1 + 2.83) * spread }, function(k)
+          k = gb.minimum(k, n)
+          return top - (k + 1):lgamma() - (n - k + 1):lgamma() + (k - middle) * logs
+        end, n), y)
+    end
+    return gb.where(turned, count - y, y):to(trials.dtype)
+  end)
 
 -- ====}

@@ -26,7 +26,7 @@ end
 
 for _, unit in ipairs {
   { "tools" },
-  { "nn/module" }, { "nn/init" }, { "nn/layers" }, { "nn/windows" }, { "nn/vision" },
+  { "nn/module" }, { "nn/init" }, { "nn/layers" }, { "nn/windows" }, { "nn/vision" }, { "nn/rare" },
   { "nn/recurrent" }, { "nn/transformer" }, { "nn/utils" }, { "nn/weights" },
   { "dist" }, { "nn/sync" }, { "nn/parallel" },
   { "amp" }, { "numerics" }, { "linalg" }, { "functions" }, { "methods" },

@@ -234,15 +234,19 @@ local function left_out_text(path, left_out, count)
   return format("gb.load left out %d of %d tensors of '%s': %s%s", #names, count, path, first, rest)
 end
 
-gb.load = define("gb.load(path: path) -> table, table, table: The tensors of a safetensors file by name, and its \z
-  metadata. Tensors of a dtype that the engine does not have (F8_E4M3, C64, ...) are left out: a line is printed \z
-  that names them and the cure, asking the table for one by its name is an error that says the same, and the third \z
-  table describes them: { name = { dtype =, shape =, message = } }. Errors: a file that is damaged or of another \z
-  format, which is named where it is known (a .pt, a zip, a pickle, GGUF, HDF5, ...); one of which no tensor can be \z
-  loaded. Example: local path = os.tmpname() gb.save(path, { x = x }) local tensors = gb.load(path) os.remove(path)",
+gb.load = define("gb.load(path: path; device?: device) -> table, table, table: The tensors of a safetensors file by \z
+  name, on the CPU or on that device, and its metadata. Tensors of a dtype that the engine does not have (F8_E4M3, \z
+  C64, ...) are left out: a line is printed that names them and the cure, asking the table for one by its name is an \z
+  error that says the same, and the third table describes them: { name = { dtype =, shape =, message = } }. Errors: a \z
+  file that is damaged or of another format, which is named where it is known (a .pt, a zip, a pickle, GGUF, HDF5, \z
+  ...); one of which no tensor can be loaded. Example: local path = os.tmpname() gb.save(path, { x = x }) local \z
+  tensors = gb.load(path) os.remove(path)",
   "files",
-  function(path)
+  function(path, options)
     local tensors, metadata, left_out = load_tensors(path)
+    if options.device then
+      for name, t in next, tensors do tensors[name] = t:to(options.device) end
+    end
     if next(left_out) == nil then return tensors, metadata, left_out end
     local count, messages = 0, {}
     for _ in next, tensors do count = count + 1 end

@@ -432,3 +432,302 @@ linalg.vander = define("gb.linalg.vander(x: tensor; N?: int) -> tensor: The powe
 end)
 
 -- ====}
+
+-- {==== LU ====
+
+local PANEL = 32 -- columns that are eliminated one by one; what is to their right follows in products
+
+-- Rows of each matrix x [b, m, n] in the order that `order` [b, m] says, from 0.
+local function reordered(x, order) return x:gather(2, order:unsqueeze(3):expand(x.shape)) end
+
+-- Eliminate the columns of a panel [b, m, w]. Returns L and U in one, the order of rows, and the row each step took.
+local function eliminate(panel, pivot)
+  local b, m, w = panel.shape[1], panel.shape[2], panel.shape[3]
+  local place = gb.arange(0, m, 1, { device = panel.device }):expand(b, m)
+  local order, rows = place:clone(), {}
+  for j = 1, math.min(m, w) do
+    if pivot then
+      local row = panel:narrow(3, j, 1):narrow(2, j, m - j + 1):squeeze(3):abs():argmax(2, { keepdim = true }) + (j - 1)
+      local here = gb.full({ b, 1 }, j - 1, { dtype = "int64", device = panel.device })
+      local swap = place:clone():scatter_(2, here, row):scatter_(2, row, here)
+      panel, order, rows[j] = reordered(panel, swap), order:gather(2, swap), row
+    end
+    if j < m then
+      local top = panel:narrow(2, j, 1):narrow(3, j, 1)
+      local below = panel:narrow(2, j + 1, m - j):narrow(3, j, 1)
+      below:copy_(below / gb.where(top:eq(0), 1, top):to(panel.dtype)) -- under a 0 there is nothing else
+      if j < w then
+        panel:narrow(2, j + 1, m - j):narrow(3, j + 1, w - j):sub_(below:matmul(
+          panel:narrow(2, j, 1):narrow(3, j + 1, w - j)))
+      end
+    end
+  end
+  return panel, order, rows
+end
+
+-- L without its diagonal and U in one, the order of rows and the pivots, from 0, of matrices x [b, m, n].
+local function eliminated(x, pivot)
+  local b, m, n = x.shape[1], x.shape[2], x.shape[3]
+  local k = math.min(m, n)
+  local made, pivots = x:clone(), {}
+  local order = gb.arange(0, m, 1, { device = x.device }):expand(b, m):clone()
+  for first = 1, k, PANEL do
+    local w, height = math.min(PANEL, k - first + 1), m - first + 1
+    local lower = made:narrow(2, first, height)
+    local panel, moved, rows = eliminate(lower:narrow(3, first, w):clone(), pivot)
+    for j = 1, w do pivots[#pivots + 1] = rows[j] and rows[j] + (first - 1) or nil end
+    if pivot then
+      lower:copy_(reordered(lower, moved))
+      order:narrow(2, first, height):copy_(order:narrow(2, first, height):gather(2, moved))
+    end
+    lower:narrow(3, first, w):copy_(panel)
+    local rest = n - first - w + 1
+    if rest > 0 then
+      local right = lower:narrow(3, first + w, rest)
+      local top = inner.linalg_solve_triangular(panel:narrow(2, 1, w), right:narrow(2, 1, w),
+        { upper = false, unitriangular = true })
+      right:narrow(2, 1, w):copy_(top)
+      if height > w then
+        right:narrow(2, w + 1, height - w):sub_(panel:narrow(2, w + 1, height - w):matmul(top))
+      end
+    end
+  end
+  return made, order, #pivots > 0 and gb.cat(pivots, 2) or gb.empty({ b, 0 }, { dtype = "int64", device = x.device })
+end
+
+-- L and U of what `eliminated` gives: [b, m, k] and [b, k, n].
+local function triangles(made, m, n)
+  local k = math.min(m, n)
+  local L = made:narrow(-1, 1, k):tril(-1) + gb.eye(m, k, { dtype = made.dtype, device = made.device })
+  return L, made:narrow(-2, 1, k):triu()
+end
+
+-- x of x U^T = b, and of L^T x = b.
+local function over_upper(U, b) return transposed(inner.linalg_solve_triangular(U, transposed(b), { upper = true })) end
+local function under_lower(L, b)
+  return inner.linalg_solve_triangular(transposed(L), b, { upper = true, unitriangular = true })
+end
+
+-- The gradient of the reordered matrix, by that of L and U in one. The part of A that is square and the one beside or
+-- below it have theirs apart.
+local function lu_gradient(made, grad, m, n)
+  local k = math.min(m, n)
+  local L, U = triangles(made, m, n)
+  local gL, gU = grad:narrow(-1, 1, k):tril(-1), grad:narrow(-2, 1, k):triu()
+  local L1, U1 = L:narrow(-2, 1, k), U:narrow(-1, 1, k)
+  local low = transposed(L1):matmul(gL:narrow(-2, 1, k))
+  local high = gU:narrow(-1, 1, k):matmul(transposed(U1))
+  local beside, below
+  if n > k then
+    local g = gU:narrow(-1, k + 1, n - k)
+    low = low - g:matmul(transposed(U:narrow(-1, k + 1, n - k)))
+    beside = under_lower(L1, g)
+  elseif m > k then
+    local g = gL:narrow(-2, k + 1, m - k)
+    high = high - transposed(L:narrow(-2, k + 1, m - k)):matmul(g)
+    below = over_upper(U1, g)
+  end
+  local whole = under_lower(L1, over_upper(U1, low:tril(-1) + high:triu()))
+  if beside then return gb.cat({ whole, beside }, -1) end
+  return below and gb.cat({ whole, below }, -2) or whole
+end
+
+-- A in a dtype that this computes in: 16 bits only under autocast, whose class is float32.
+local function widened(name, A)
+  if A.dtype == "float32" or A.dtype == "float64" then return A end
+  if A:is_floating_point() and gb.amp.is_enabled() then return A:float() end
+  fail(format("linalg.%s: A is %s; this computes in float32 or float64: call A:float() first", name, A.dtype))
+end
+
+-- LU, the order of rows and the pivots, with A's batch. Only LU has a gradient.
+local lu
+function lu(name, A, pivot)
+  local m, n = sizes(name, A)
+  A = widened(name, A)
+  if A:numel() > 0 and not A:detach():isfinite():all():item() then
+    fail(format("linalg.%s: A has elements that are not finite", name))
+  end
+  local batch, order, pivots = A.shape, nil, nil
+  batch[#batch], batch[#batch - 1] = nil, nil
+  local function like_batch(x, ...)
+    local shape = table.move(batch, 1, #batch, 1, {})
+    return x:reshape(table.move({ ... }, 1, select("#", ...), #shape + 1, shape))
+  end
+  local b = 1
+  for i = 1, #batch do b = b * batch[i] end
+  local factor = gb.Function { name = "lu",
+    forward = function(ctx, x)
+      local made
+      made, order, pivots = gb.amp.disable(eliminated, x:reshape(b, m, n), pivot)
+      made = like_batch(made, m, n)
+      ctx:save_for_backward(x, made, order)
+      return made
+    end,
+    backward = function(ctx, grad)
+      local x, made, rows = ctx:saved_tensors()
+      if gb.is_grad_enabled() then made = lu(name, x, pivot) end -- once more, with its history
+      local g = gb.amp.disable(lu_gradient, made, grad, m, n):reshape(b, m, n)
+      return like_batch(reordered(g, rows:argsort(2)), m, n)
+    end }
+  local made = factor(A)
+  return made, like_batch(order, m), like_batch(pivots, pivots.shape[2])
+end
+
+-- Matrices that put the rows of a product in the order of those it was made of.
+local function permutation_of(order, like)
+  local m = order.shape[order.ndim]
+  if m == 0 then return gb.zeros(like.shape, { dtype = like.dtype, device = like.device }):narrow(-1, 1, 0) end
+  return transposed(gb.nn.functional.one_hot(order, m)):to(like.dtype)
+end
+
+linalg.lu = define("gb.linalg.lu(A: tensor; pivot: bool = true) -> tensor, tensor, tensor: A = P L U: P permutes \z
+  rows, L is lower triangular with ones on its diagonal, U upper triangular; without pivot P is empty and A = L U. \z
+  Gradients go through L and U. Errors: elements that are not finite; 16-bit floats outside of autocast. Example: \z
+  local P, L, U = gb.linalg.lu(gb.tensor({ { 1.0, 2.0 }, { 3.0, 4.0 } }))", "strict", function(A, options)
+    local made, order = lu("lu", A, options.pivot)
+    local L, U = triangles(made, A.shape[A.ndim - 1], A.shape[A.ndim])
+    local P = options.pivot and permutation_of(order, made) or gb.empty(0, { dtype = made.dtype, device = made.device })
+    return P, L, U
+  end)
+
+linalg.lu_factor = define("gb.linalg.lu_factor(A: tensor; pivot: bool = true) -> tensor, tensor: L without its \z
+  diagonal and U in one matrix, and the pivots as int32, as LAPACK counts rows, from 1: at step i rows i and \z
+  pivots[i] change places. For lu_solve. Errors: as lu. Example: local LU, pivots = gb.linalg.lu_factor(gb.eye(2) * \z
+  4)", "strict",
+  function(A, options)
+    local made, _, pivots = lu("lu_factor", A, options.pivot)
+    if not options.pivot then
+      local k = math.min(A.shape[A.ndim - 1], A.shape[A.ndim])
+      pivots = gb.arange(0, k, 1, { device = A.device }):expand(table.move({ k }, 1, 1, A.ndim - 1,
+        table.move(A.shape, 1, A.ndim - 2, 1, {})))
+    end
+    local counted = (pivots + 1):to("int32")
+    return made, counted:contiguous()
+  end)
+
+-- The order of rows that swaps by pivots [b, k], from 1, make of m.
+local function order_of(name, pivots, m)
+  local b, k = pivots.shape[1], pivots.shape[2]
+  if pivots:is_floating_point() or pivots.dtype == "bool" then
+    fail(format("linalg.%s: pivots are %s; they are integers", name, pivots.dtype))
+  end
+  local at = pivots:long()
+  if at:numel() > 0 and at:lt(1):logical_or(at:gt(m)):any():item() then
+    fail(format("linalg.%s: a pivot lies outside of 1 .. %d", name, m))
+  end
+  local place = gb.arange(0, m, 1, { device = pivots.device }):expand(b, m)
+  local order = place:clone()
+  for i = 1, k do
+    local row, here = at:narrow(2, i, 1) - 1, gb.full({ b, 1 }, i - 1, { dtype = "int64", device = pivots.device })
+    order = order:gather(2, place:clone():scatter_(2, here, row):scatter_(2, row, here))
+  end
+  return order
+end
+
+-- X of A X = B, or A^T X = B, by the factors of A.
+local function lu_solve(LU, pivots, B, adjoint)
+  local n, columns = square("lu_solve", LU), B.shape[B.ndim]
+  if B.ndim < 2 or B.shape[B.ndim - 1] ~= n then
+    fail(format("linalg.lu_solve: LU %s and B %s do not fit: B needs as many rows as LU", shape_text(LU),
+      shape_text(B)))
+  end
+  if pivots.ndim ~= LU.ndim - 1 or pivots.shape[pivots.ndim] ~= n then
+    fail(format("linalg.lu_solve: LU %s and pivots %s do not fit; pivots are those of lu_factor", shape_text(LU),
+      shape_text(pivots)))
+  end
+  local order = order_of("lu_solve", pivots:reshape(-1, n), n):reshape(pivots.shape)
+  -- batches broadcast
+  local batch = {}
+  for i = 1, math.max(LU.ndim, B.ndim) - 2 do
+    local own, other = LU.shape[i + LU.ndim - math.max(LU.ndim, B.ndim)] or 1,
+      B.shape[i + B.ndim - math.max(LU.ndim, B.ndim)] or 1
+    if own ~= other and own ~= 1 and other ~= 1 then
+      fail(format("linalg.lu_solve: the batches of LU %s and B %s do not broadcast", shape_text(LU), shape_text(B)))
+    end
+    batch[i] = own == 1 and other or own
+  end
+  local function whole(...)
+    local shape = table.move(batch, 1, #batch, 1, {})
+    return table.move({ ... }, 1, select("#", ...), #shape + 1, shape)
+  end
+  if adjoint then order = order:argsort(-1) end
+  local index = order:expand(whole(n)):unsqueeze(-1):expand(whole(n, columns))
+  B = B:expand(whole(n, columns))
+  if adjoint then
+    local y = inner.linalg_solve_triangular(transposed(LU), B, { upper = false })
+    return under_lower(LU, y):gather(-2, index)
+  end
+  local y = inner.linalg_solve_triangular(LU, B:gather(-2, index), { upper = false, unitriangular = true })
+  return inner.linalg_solve_triangular(LU, y, { upper = true })
+end
+
+linalg.lu_solve = define("gb.linalg.lu_solve(LU: tensor, pivots: tensor, B: tensor; left: bool = true, adjoint: bool \z
+  = false) -> tensor: The X of which A X = B, or X A = B where left is false, by what lu_factor made of A; adjoint: \z
+  of A's transpose. Errors: shapes that do not fit, pivots that are none, a singular A. Example: local LU, pivots = \z
+  gb.linalg.lu_factor(gb.eye(2) * 4) local X = gb.linalg.lu_solve(LU, pivots, gb.ones(2, 1))", "strict",
+  function(LU, pivots, B, options)
+    if options.left then return lu_solve(LU, pivots, B, options.adjoint) end
+    return transposed(lu_solve(LU, pivots, transposed(B), not options.adjoint))
+  end)
+
+gb.lu_unpack = define("gb.lu_unpack(LU: tensor, pivots: tensor, unpack_data: bool = true, unpack_pivots: bool = \z
+  true) -> tensor, tensor, tensor: P, L and U, as linalg.lu gives them, of what lu_factor made of A; without \z
+  unpack_pivots P is empty, without unpack_data L and U are. Errors: pivots that do not fit. Example: local P, L, U = \z
+  gb.lu_unpack(gb.linalg.lu_factor(gb.eye(2) * 4))", "strict", function(LU, pivots, unpack_data, unpack_pivots)
+    local m, n = sizes("lu_unpack", LU)
+    local none = gb.empty(0, { dtype = LU.dtype, device = LU.device })
+    if pivots.ndim ~= LU.ndim - 1 or pivots.shape[pivots.ndim] ~= math.min(m, n) then
+      fail(format("lu_unpack: LU %s and pivots %s do not fit; pivots are those of lu_factor", shape_text(LU),
+        shape_text(pivots)))
+    end
+    local shape = pivots.shape
+    local order = order_of("lu_unpack", pivots:reshape(-1, shape[#shape]), m)
+    shape[#shape] = m
+    local P, L, U = none, none, none
+    if unpack_pivots then P = permutation_of(order:reshape(shape), LU) end
+    if unpack_data then L, U = triangles(LU, m, n) end
+    return P, L, U
+  end)
+
+gb.lu_solve = define("gb.lu_solve(B: tensor, LU: tensor, pivots: tensor) -> tensor: As linalg.lu_solve, with B first. \z
+  Example: local LU, pivots = gb.linalg.lu_factor(gb.eye(2) * 4) local X = gb.lu_solve(gb.ones(2, 1), LU, pivots)",
+  "strict", function(B, LU, pivots) return lu_solve(LU, pivots, B, false) end)
+
+-- ====}
+
+-- {==== Roots ====
+
+-- By the eigenvalues w and vectors v: v sqrt(w) v^T. Its gradient X solves X R + R X = G for the root R, and so is
+-- finite where eigenvalues are equal.
+local function root_gradient(s, v, grad)
+  local g = transposed(v):matmul((grad + transposed(grad)) / 2):matmul(v)
+  return v:matmul(g / (s:unsqueeze(-1) + s:unsqueeze(-2))):matmul(transposed(v))
+end
+
+local function root_of(A)
+  local w, v = inner.linalg_eigh(A, { upper = false })
+  local s = w:clamp(0):sqrt()
+  return (v * s:unsqueeze(-2)):matmul(transposed(v)), s, v
+end
+
+local root = gb.Function { name = "matrix_sqrth",
+  forward = function(ctx, A)
+    local y, s, v = gb.amp.disable(root_of, A)
+    ctx:save_for_backward(A, s, v)
+    return y
+  end,
+  backward = function(ctx, grad)
+    local A, s, v = ctx:saved_tensors()
+    if gb.is_grad_enabled() then s, v = select(2, gb.amp.disable(root_of, A)) end -- once more, with their history
+    return gb.amp.disable(root_gradient, s, v, grad)
+  end }
+
+linalg.matrix_sqrth = define("gb.linalg.matrix_sqrth(A: tensor) -> tensor: The symmetric positive X of which X X = A, \z
+  for symmetric positive definite matrices, of which the lower triangle is read; eigenvalues below 0 count as 0. \z
+  Errors: as eigh. Example: print(gb.linalg.matrix_sqrth(gb.tensor({ { 4.0, 0.0 }, { 0.0, 9.0 } })))", "strict",
+  function(A)
+    square("matrix_sqrth", A)
+    return root(widened("matrix_sqrth", A))
+  end)
+
+-- ====}

@@ -128,6 +128,29 @@ both("ldexp", "y: tensor|number)", " -> tensor: x * 2^y.", { method = "local y =
 method("tensor:ldexp_(y: tensor|number) -> tensor: x * 2^y, in place. Example: local y = gb.ones(2):ldexp_(3)",
   function(x, y) return write("ldexp_", x, ldexp(source(x), y)) end)
 
+-- The exponent of the largest power of 2 that is not above |x|, plus 1, as floats without a gradient: of 0 and of what
+-- is not finite 0. The logarithm may be one off, which the quotient shows.
+local function exponent_of(x)
+  local size = x:detach():abs()
+  local plain = size:isfinite():logical_and(size:gt(0))
+  size = gb.where(plain, size, 0.5)
+  local e = size:log2():floor() + 1
+  for _ = 1, 2 do
+    local part = ldexp(size, -e)
+    e = e + part:ge(1):to(e.dtype) - part:lt(0.5):to(e.dtype)
+  end
+  return gb.where(plain, e, 0)
+end
+
+both("frexp", ")", " -> tensor, tensor: y and n of which x is y * 2^n, |y| from 0.5 up to 1, n as int32; of 0 and of \z
+  what is not finite x and 0. Errors: integers.", { method = "local y, n = gb.tensor({ 6.0 }):frexp()",
+  func = "local y, n = gb.frexp(gb.tensor({ 6.0 }))" }, function(x)
+    if not x:is_floating_point() then fail(format("frexp: x is %s; convert it with x:float()", x.dtype)) end
+    local wide = x.dtype == "float64" and x or x:float()
+    local e = exponent_of(wide)
+    return ldexp(wide, -e):to(x.dtype), e:to("int32")
+  end)
+
 -- log(pi) p (p - 1) / 4, and the sum of lgamma(x - j / 2).
 local function mvlgamma(x, p)
   if p < 1 or p > 4096 then fail(format("mvlgamma: p is %d; it is 1 .. 4096", p)) end

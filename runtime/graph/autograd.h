@@ -30,6 +30,9 @@ gb_status gb_recompute_end(gb_node *node, gb_tensor *const *out, int n_out);
 
 /* Called with each gradient that reaches t, in the order of registration; the id unregisters it. */
 gb_status gb_tensor_register_hook(gb_tensor *t, gb_hook_fn fn, void *user, void (*release)(void *), int64_t *id);
+/* The same of a leaf, when a backward has added to its gradient: fn gets the leaf, and what it puts in its place is
+ * not looked at. */
+gb_status gb_tensor_register_after_hook(gb_tensor *t, gb_hook_fn fn, void *user, void (*release)(void *), int64_t *id);
 void gb_tensor_remove_hook(gb_tensor *t, int64_t id);
 gb_status gb_tensor_retain_grad(gb_tensor *t);
 

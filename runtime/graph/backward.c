@@ -229,12 +229,33 @@ static gb_status keep_gradient(walk *w, gb_tensor *keeper, gb_tensor *grad) {
   return GB_OK;
 }
 
+/* Run those hooks of a leaf that come when its gradient is there. */
+static gb_status run_after_hooks(gb_context *context, gb_tensor *leaf) {
+  gb_modes *modes = context->modes;
+  gb_status status = GB_OK;
+  int64_t id = 0;
+  for (gb_hook *hook; status == GB_OK && (hook = hook_after(leaf->hooks, id));) {
+    gb_tensor *given = leaf;
+    id = hook->id;
+    if (!hook->after) continue;
+    gb_tensor_retain(given);
+    status = hook->fn(context, hook->user, &given);
+    context->modes = modes;
+    gb_tensor_release(given);
+  }
+  return status;
+}
+
 /* Run the hooks of one place in order; each may put another gradient in place of the one it got, and may remove any
  * hook. */
 static gb_status run_hooks(gb_context *context, gb_hook *const *hooks, gb_tensor **grad) {
   gb_modes *modes = context->modes;
   int64_t id = 0;
   for (gb_hook *hook; (hook = hook_after(*hooks, id));) {
+    if (hook->after) {
+      id = hook->id;
+      continue;
+    }
     gb_grad_tag tag = (*grad)->tag;
     id = hook->id;
     gb_status status = hook->fn(context, hook->user, grad);
@@ -792,6 +813,7 @@ static gb_status settle_waiting(walk *w) {
     GB_TRY(set_apart(w, &w->waiting[i].grad));
     GB_TRY(run_hooks(w->context, &w->waiting[i].leaf->hooks, &w->waiting[i].grad));
     GB_TRY(settle_leaf(w, w->waiting[i].leaf, w->waiting[i].grad));
+    if (!w->captures) GB_TRY(run_after_hooks(w->context, w->waiting[i].leaf));
   }
   return GB_OK;
 }

@@ -159,7 +159,7 @@ void gb_node_output(gb_node *node, int i, gb_tensor *t) {
 /* The list that holds t's hooks: on its node, so that they stay with the value, or on the leaf. */
 static gb_hook **hooks_of(gb_tensor *t) { return t->node ? &t->node->hooks[t->output] : &t->hooks; }
 
-gb_status gb_tensor_register_hook(gb_tensor *t, gb_hook_fn fn, void *user, void (*release)(void *), int64_t *id) {
+static gb_status add_hook(gb_tensor *t, gb_hook made, int64_t *id) {
   gb_context *context = gb_tensor_context(t);
   GB_TRY(gb_view_refresh(t));
   if (!gb_tensor_in_graph(t))
@@ -170,12 +170,24 @@ gb_status gb_tensor_register_hook(gb_tensor *t, gb_hook_fn fn, void *user, void 
     gb_context_uncount(context, GB_HOOK_BYTES);
     return gb_fail_memory(context, sizeof *hook);
   }
-  *hook = (gb_hook){ .fn = fn, .release = release, .user = user, .id = ++context->graph->next_hook };
+  made.id = ++context->graph->next_hook;
+  *hook = made;
   while (*last) last = &(*last)->next;
   gb_tensor_tie(t);
   *last = hook;
   *id = hook->id;
   return GB_OK;
+}
+
+gb_status gb_tensor_register_hook(gb_tensor *t, gb_hook_fn fn, void *user, void (*release)(void *), int64_t *id) {
+  return add_hook(t, (gb_hook){ .fn = fn, .release = release, .user = user }, id);
+}
+
+gb_status gb_tensor_register_after_hook(gb_tensor *t, gb_hook_fn fn, void *user, void (*release)(void *), int64_t *id) {
+  if (t->node)
+    return gb_fail(gb_tensor_context(t), GB_EAUTOGRAD, "register_post_accumulate_grad_hook: the tensor is a result of "
+                   "ops; gradients are added up in leaves, such as parameters");
+  return add_hook(t, (gb_hook){ .fn = fn, .release = release, .user = user, .after = true }, id);
 }
 
 void gb_tensor_remove_hook(gb_tensor *t, int64_t id) {

@@ -504,6 +504,7 @@ const gb_op_impl gb_family_conv[] = {
   { .op = GB_OP_adaptive_max_pool3d, .compose = gb_adaptive_max_pool3d_compose },
   { .op = GB_OP_lp_pool1d, .compose = gb_lp_pool1d_compose },
   { .op = GB_OP_lp_pool2d, .compose = gb_lp_pool2d_compose },
+  { .op = GB_OP_lp_pool3d, .compose = gb_lp_pool3d_compose },
   { .op = GB_OP_max_unpool1d, .compose = gb_max_unpool1d_compose },
   { .op = GB_OP_max_unpool2d, .compose = gb_max_unpool2d_compose },
   { .op = GB_OP_max_unpool3d, .compose = gb_max_unpool3d_compose },

@@ -108,6 +108,7 @@ gb_status gb_adaptive_max_pool1d_compose(gb_op_call *call);
 gb_status gb_adaptive_max_pool3d_compose(gb_op_call *call);
 gb_status gb_lp_pool1d_compose(gb_op_call *call);
 gb_status gb_lp_pool2d_compose(gb_op_call *call);
+gb_status gb_lp_pool3d_compose(gb_op_call *call);
 gb_status gb_max_unpool1d_compose(gb_op_call *call);
 gb_status gb_max_unpool2d_compose(gb_op_call *call);
 gb_status gb_max_unpool3d_compose(gb_op_call *call);

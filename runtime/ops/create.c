@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "graph/chain.h"
 #include "graph/family.h"
 #include "graph/ops.h"
 
@@ -165,6 +166,20 @@ static gb_status copy_gradient(gb_grad_call *grad) {
 
 /* ====} */
 
+static bool has_p(const gb_op_call *call) { return GB_ATTRS(call, bernoulli)->p.given; }
+
+/* One p for all elements, of any dtype. */
+static gb_status bernoulli_compose(gb_op_call *call) {
+  gb_tensor *x = GB_IN(call, bernoulli)->x;
+  gb_chain c;
+  gb_chain_begin(&c, call->context);
+  gb_tensor *like = gb_chain_cast(&c, gb_chain_detach(&c, x), x->dtype == GB_FLOAT64 ? GB_FLOAT64 : GB_FLOAT32);
+  gb_tensor *p = c.status == GB_OK
+      ? gb_chain_number(&c, GB_OP_add, gb_chain_zeros(&c, like), GB_ATTRS(call, bernoulli)->p.number) : NULL;
+  gb_tensor *y = gb_chain_cast(&c, GB_CHAIN(&c, bernoulli, .x = p), (gb_dtype)x->dtype);
+  return gb_chain_end(&c, y, &GB_OUT(call, bernoulli)->y);
+}
+
 const gb_op_impl gb_family_create[] = {
   { .op = GB_OP_fill, .check = check_fill },
   { .op = GB_OP_sequence, .check = check_sequence },
@@ -172,7 +187,7 @@ const gb_op_impl gb_family_create[] = {
   { .op = GB_OP_normal, .check = check_drawn },
   { .op = GB_OP_random_integers, .check = check_random_integers },
   { .op = GB_OP_permutation, .check = check_permutation },
-  { .op = GB_OP_bernoulli, .check = check_drawn },
+  { .op = GB_OP_bernoulli, .check = check_drawn, .composed = has_p, .compose = bernoulli_compose },
   { .op = GB_OP_multinomial, .check = check_multinomial },
   { .op = GB_OP_cast, .check = check_cast, .gradient = cast_gradient },
   { .op = GB_OP_clone, .check = check_like, .gradient = same_gradient },

@@ -337,6 +337,23 @@ GRADIENT(xlogy) {
 }
 _Static_assert(GB_IN_AT(xlogy, x) == GB_IN_AT(xlog1py, x) && GB_IN_AT(xlogy, y) == GB_IN_AT(xlog1py, y), "one rule");
 
+/* y^(x - 1) e^-y / gamma(x) by y, and the negative of it for the upper part; by x there is no formula. */
+GRADIENT(igamma) {
+  READ(igamma);
+  bool lower = grad->node->op == GB_OP_igamma;
+  if (BY(x)) {
+    if (c->status == GB_OK)
+      c->status = gb_fail(c->context, GB_EAUTOGRAD, "%s has no gradient with respect to its first argument; detach it",
+                          lower ? "igamma" : "igammac");
+    return NULL;
+  }
+  gb_tensor *a = WIDE(x), *y = WIDE(y);
+  gb_tensor *logs = OP2(sub, OP2(sub, OP2(xlogy, OPN(add, a, -1), y), y), OP1(lgamma, a));
+  gb_tensor *slope = OP2(mul, G, OP1(exp, logs));
+  return lower ? slope : OP1(neg, slope);
+}
+_Static_assert(GB_IN_AT(igamma, x) == GB_IN_AT(igammac, x) && GB_IN_AT(igamma, y) == GB_IN_AT(igammac, y), "one rule");
+
 /* (cos(pi x) - sinc(x)) / x, and 0 at 0. */
 GRADIENT(sinc) {
   READ(sinc);

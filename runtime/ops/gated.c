@@ -82,8 +82,9 @@ static gb_status prelu(gb_op_call *call) {
 static gb_status softmin(gb_op_call *call) {
   gb_chain chain;
   gb_chain_begin(&chain, call->context);
-  gb_attr attrs[] = { GB_ATTRS(call, softmin)->dim, { .given = false } };
-  gb_tensor *y = gb_chain_1(&chain, GB_OP_softmax, OP1(neg, GB_IN(call, softmin)->x), attrs);
+  const gb_attrs_softmin *attrs = GB_ATTRS(call, softmin);
+  gb_tensor *y = GB_CHAIN(&chain, softmax, .x = OP1(neg, GB_IN(call, softmin)->x), .dim = attrs->dim,
+                          .dtype = attrs->dtype);
   return gb_chain_end(&chain, y, &GB_OUT(call, softmin)->y);
 }
 

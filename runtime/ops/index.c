@@ -139,17 +139,52 @@ static bool can_add_to(gb_dtype sum, const gb_tensor *grad) {
   return (sum == GB_FLOAT32 || sum == GB_FLOAT64) && gb_promote(sum, (gb_dtype)grad->dtype) == sum;
 }
 
+static bool is_limited(const gb_op_call *call) { return GB_ATTRS(call, embedding)->max_norm.given; }
+
+/* The rows that are picked are scaled down where they lie, outside of any graph; then they are picked. */
+static gb_status embedding_compose(gb_op_call *call) {
+  const gb_attrs_embedding *attrs = GB_ATTRS(call, embedding);
+  gb_tensor *index = GB_IN(call, embedding)->index, *weight = GB_IN(call, embedding)->weight;
+  GB_TRY(embedding_check(call));
+  gb_drop(&GB_OUT(call, embedding)->y);
+  gb_chain c;
+  gb_chain_begin(&c, call->context);
+  gb_tensor *table = gb_chain_detach(&c, weight);
+  gb_tensor *ids = GB_CHAIN(&c, reshape, .x = index, .shape = gb_attr_ints(1, &index->numel));
+  gb_tensor *rows = GB_CHAIN(&c, index_select, .x = table, .dim = gb_attr_int(0), .index = ids);
+  rows = GB_CHAIN(&c, renorm, .x = rows, .p = attrs->norm_type, .dim = gb_attr_int(0), .maxnorm = attrs->max_norm);
+  if (c.status == GB_OK) {
+    gb_tensor *in[] = { table, ids, rows };
+    c.status = gb_apply_(call->context, GB_OP_index_put, in, 3, &(gb_attr){ .given = true });
+  }
+  gb_tensor *y = GB_CHAIN(&c, embedding, .index = index, .weight = weight, .padding_idx = attrs->padding_idx,
+                          .scale_grad_by_freq = attrs->scale_grad_by_freq);
+  return gb_chain_end(&c, y, &GB_OUT(call, embedding)->y);
+}
+
+/* Each row of g divided by how often index names its row of the weight. */
+static gb_tensor *by_frequency(gb_chain *c, gb_tensor *g, gb_tensor *index, int64_t rows) {
+  int64_t shape[GB_MAX_NDIM];
+  memcpy(shape, index->shape, sizeof shape);
+  shape[index->ndim] = 1;
+  gb_tensor *ids = GB_CHAIN(c, reshape, .x = index, .shape = gb_attr_ints(1, &index->numel));
+  gb_tensor *counts = GB_CHAIN(c, bincount, .x = ids, .minlength = gb_attr_int(rows));
+  counts = GB_CHAIN(c, index_select, .x = counts, .dim = gb_attr_int(0), .index = ids);
+  counts = gb_chain_cast(c, counts, gb_is_16bit((gb_dtype)g->dtype) ? GB_FLOAT32 : (gb_dtype)g->dtype);
+  counts = GB_CHAIN(c, reshape, .x = counts, .shape = gb_attr_ints(index->ndim + 1, shape));
+  return gb_chain_2(c, GB_OP_div, g, counts, NULL);
+}
+
 /* One dense gradient of the weight, in the dtype that is wanted: float32 for a float32 weight, unrounded. It goes to
  * where it is summed up, and where that holds something already, as with a table that is also the last layer, only the
  * rows that were picked are touched. */
-static gb_status embedding_gradient(gb_grad_call *grad) {
-  gb_tensor *g = GB_GRAD_OUT(grad, embedding)->y, *made = NULL;
+static gb_status embedding_sums(gb_grad_call *grad, gb_tensor *g, gb_tensor *index) {
+  gb_tensor *made = NULL;
   bool holds = false;
   gb_tensor *sum = grad->accumulator ? grad->accumulator(grad, GB_IN_AT(embedding, weight), &holds) : NULL;
   if (sum && (sum->storage == g->storage || (holds && !can_add_to((gb_dtype)sum->dtype, g)))) sum = NULL;
   gb_out_embedding_backward given = { .dweight = sum };
-  GB_TRY(GB_RUN_OUT(grad->context, embedding_backward, &given.dweight, &made, .grad = g,
-                    .index = GB_SAVED(grad, embedding)->index,
+  GB_TRY(GB_RUN_OUT(grad->context, embedding_backward, &given.dweight, &made, .grad = g, .index = index,
                     .rows = gb_attr_int(GB_EDGE(grad, embedding, weight)->shape[0]),
                     .padding_idx = GB_ATTRS(grad, embedding)->padding_idx,
                     .dtype = gb_attr_int(GB_WANTS(grad, embedding, weight)), .add = gb_attr_int(sum && holds)));
@@ -158,6 +193,17 @@ static gb_status embedding_gradient(gb_grad_call *grad) {
     gb_tensor_release(made);
   } else GB_GRAD_IN(grad, embedding)->weight = made;
   return GB_OK;
+}
+
+static gb_status embedding_gradient(gb_grad_call *grad) {
+  gb_tensor *g = GB_GRAD_OUT(grad, embedding)->y, *index = GB_SAVED(grad, embedding)->index, *shares = NULL;
+  if (!GB_ATTRS(grad, embedding)->scale_grad_by_freq.integer) return embedding_sums(grad, g, index);
+  gb_chain c;
+  gb_chain_begin(&c, grad->context);
+  GB_TRY(gb_chain_end(&c, by_frequency(&c, g, index, GB_EDGE(grad, embedding, weight)->shape[0]), &shares));
+  gb_status status = embedding_sums(grad, shares, index);
+  gb_tensor_release(shares);
+  return status;
 }
 
 /* grad is index.shape x dim, the result [rows, dim]. */
@@ -354,6 +400,27 @@ static gb_status index_put_check(gb_op_call *call) {
                             gb_shape_text(ndim, shape, b, sizeof b));
   }
   return gb_call_output_like(call, GB_OUT_AT(index_put, y), x, (gb_dtype)x->dtype);
+}
+
+static bool is_scaled(const gb_op_call *call) { return GB_ATTRS(call, index_add)->alpha.number != 1; }
+
+/* source times alpha, in x's dtype, is added. */
+static gb_status index_add_compose(gb_op_call *call) {
+  const gb_in_index_add *in = GB_IN(call, index_add);
+  double alpha = GB_ATTRS(call, index_add)->alpha.number;
+  GB_TRY(index_add_check(call));
+  gb_drop(&GB_OUT(call, index_add)->y);
+  gb_dtype dtype = (gb_dtype)in->x->dtype;
+  if (!gb_dtype_is_float(dtype) && !(floor(alpha) == alpha && fabs(alpha) < 0x1p53))
+    return gb_call_fail(call, GB_EDTYPE, "alpha is %g and x %s; it takes a whole number", alpha,
+                        gb_dtype_name(dtype));
+  gb_chain chain;
+  gb_chain_begin(&chain, call->context);
+  gb_tensor *source = gb_chain_cast(&chain, in->source, dtype);
+  gb_tensor *factor = gb_chain_full(&chain, dtype, 0, NULL, call->device, alpha);
+  gb_tensor *y = GB_CHAIN(&chain, index_add, .x = in->x, .dim = GB_ATTRS(call, index_add)->dim, .index = in->index,
+                          .source = GB_CHAIN(&chain, mul, .x = source, .y = factor));
+  return gb_chain_end(&chain, y, &GB_OUT(call, index_add)->y);
 }
 
 static bool is_accumulated(const gb_op_call *call) { return GB_ATTRS(call, index_put)->accumulate.integer; }
@@ -760,6 +827,7 @@ static gb_status repeat_interleave_compose(gb_op_call *call) {
 
 const gb_op_impl gb_family_index[] = {
   { .op = GB_OP_embedding, .check = embedding_check, .gradient = embedding_gradient,
+    .composed = is_limited, .compose = embedding_compose,
     .save_in = GB_SAVE_IN(embedding, index) },
   { .op = GB_OP_embedding_backward, .check = embedding_backward_check },
   { .op = GB_OP_embedding_sum, .check = embedding_sum_check, .gradient = embedding_sum_gradient,
@@ -770,6 +838,7 @@ const gb_op_impl gb_family_index[] = {
   { .op = GB_OP_index_select, .check = index_select_check, .gradient = index_select_gradient,
     .save_in = GB_SAVE_IN(index_select, index) },
   { .op = GB_OP_index_add, .check = index_add_check, .gradient = index_add_gradient,
+    .composed = is_scaled, .compose = index_add_compose,
     .save_in = GB_SAVE_IN(index_add, index) },
   { .op = GB_OP_index_put, .check = index_put_check, .gradient = index_put_gradient,
     .composed = is_accumulated, .compose = index_put_compose,

@@ -156,6 +156,28 @@ static gb_status linear_cross_entropy_check(gb_op_call *call) {
   return bias ? gb_call_output(call, GB_OUT_AT(linear_cross_entropy, dbias), 1, bias->shape, sum_dtype(x)) : GB_OK;
 }
 
+/* Options that only the two ops know which linear_cross_entropy is in one. */
+static bool is_unfused(const gb_op_call *call) {
+  const gb_attrs_linear_cross_entropy *attrs = GB_ATTRS(call, linear_cross_entropy);
+  const gb_in_linear_cross_entropy *in = GB_IN(call, linear_cross_entropy);
+  return attrs->label_smoothing.number != 0 || is_reduction(&attrs->reduction, GB_WORD_none) || in->class_weight ||
+      gb_dtype_is_float((gb_dtype)in->target->dtype);
+}
+
+static gb_status linear_cross_entropy_compose(gb_op_call *call) {
+  const gb_attrs_linear_cross_entropy *attrs = GB_ATTRS(call, linear_cross_entropy);
+  const gb_in_linear_cross_entropy *in = GB_IN(call, linear_cross_entropy);
+  gb_chain chain;
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(linear_cross_entropy, x), 2, 2));
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(linear_cross_entropy, weight), 2, 2));
+  gb_chain_begin(&chain, call->context);
+  gb_tensor *logits = GB_CHAIN(&chain, linear, .x = in->x, .weight = in->weight, .bias = in->bias);
+  gb_tensor *loss = GB_CHAIN(&chain, cross_entropy, .x = logits, .target = in->target, .weight = in->class_weight,
+                             .ignore_index = attrs->ignore_index, .reduction = attrs->reduction,
+                             .label_smoothing = attrs->label_smoothing);
+  return gb_chain_end(&chain, loss, &GB_OUT(call, linear_cross_entropy)->loss);
+}
+
 /* ====} */
 
 /* {==== gradients ==== */
@@ -362,6 +384,16 @@ static gb_status check_pair(gb_op_call *call) {
                           gb_shape_text(target->ndim, target->shape, b, sizeof b));
 }
 
+/* The weight of mse_loss and l1_loss, if there is one, has the shape of x. */
+static gb_status check_alike(gb_op_call *call, int input) {
+  const gb_tensor *x = GB_IN(call, mse_loss)->x, *weight = call->in[input];
+  char a[96], b[96];
+  if (!weight || same_sizes(x, weight)) return GB_OK;
+  return gb_call_fail(call, GB_ESHAPE, "weight has shape %s and x %s; they must be equal",
+                      gb_shape_text(weight->ndim, weight->shape, a, sizeof a),
+                      gb_shape_text(x->ndim, x->shape, b, sizeof b));
+}
+
 /* The weight of binary_cross_entropy and the like broadcasts to the losses, not the losses to it. */
 static gb_status check_loss_weight(gb_op_call *call, int input) {
   const gb_tensor *x = GB_IN(call, mse_loss)->x, *weight = call->in[input];
@@ -395,6 +427,17 @@ static gb_status reduced(gb_op_call *call, gb_chain *chain, gb_tensor *losses, c
   return gb_chain_end(chain, losses, &GB_OUT(call, mse_loss)->loss);
 }
 
+/* Losses times a weight of their shape, and reduced; the mean is divided by the weight's sum, as in PyTorch. */
+static gb_status weighed(gb_op_call *call, gb_chain *chain, gb_tensor *losses, gb_tensor *weight,
+                         const gb_attr *reduction) {
+  gb_attr sum = gb_attr_word(GB_WORD_sum);
+  if (!weight) return reduced(call, chain, losses, reduction);
+  losses = times(chain, losses, weight);
+  if (!is_reduction(reduction, GB_WORD_mean)) return reduced(call, chain, losses, reduction);
+  losses = GB_CHAIN(chain, div, .x = GB_CHAIN(chain, sum, .x = losses), .y = GB_CHAIN(chain, sum, .x = weight));
+  return reduced(call, chain, losses, &sum);
+}
+
 /* x - target. */
 static gb_tensor *difference(gb_chain *chain, const gb_op_call *call) {
   return minus(chain, GB_IN(call, mse_loss)->x, GB_IN(call, mse_loss)->target);
@@ -403,17 +446,19 @@ static gb_tensor *difference(gb_chain *chain, const gb_op_call *call) {
 static gb_status mse_loss(gb_op_call *call) {
   gb_chain chain;
   GB_TRY(check_pair(call));
+  GB_TRY(check_alike(call, GB_IN_AT(mse_loss, weight)));
   gb_chain_begin(&chain, call->context);
   gb_tensor *losses = GB_CHAIN(&chain, square, .x = difference(&chain, call));
-  return reduced(call, &chain, losses, &GB_ATTRS(call, mse_loss)->reduction);
+  return weighed(call, &chain, losses, GB_IN(call, mse_loss)->weight, &GB_ATTRS(call, mse_loss)->reduction);
 }
 
 static gb_status l1_loss(gb_op_call *call) {
   gb_chain chain;
   GB_TRY(check_pair(call));
+  GB_TRY(check_alike(call, GB_IN_AT(l1_loss, weight)));
   gb_chain_begin(&chain, call->context);
   gb_tensor *losses = GB_CHAIN(&chain, abs, .x = difference(&chain, call));
-  return reduced(call, &chain, losses, &GB_ATTRS(call, l1_loss)->reduction);
+  return weighed(call, &chain, losses, GB_IN(call, l1_loss)->weight, &GB_ATTRS(call, l1_loss)->reduction);
 }
 
 static gb_status smooth_l1_loss(gb_op_call *call) {
@@ -509,6 +554,7 @@ const gb_op_impl gb_family_loss[] = {
     .save_out = GB_SAVE_OUT(cross_entropy, lse) | GB_SAVE_OUT(cross_entropy, total) },
   { .op = GB_OP_cross_entropy_backward, .check = cross_entropy_backward_check },
   { .op = GB_OP_linear_cross_entropy, .check = linear_cross_entropy_check, .gradient = linear_cross_entropy_gradient,
+    .composed = is_unfused, .compose = linear_cross_entropy_compose,
     .save_in = GB_SAVE_IN(linear_cross_entropy, target),
     .save_out = GB_SAVE_OUT(linear_cross_entropy, dx) | GB_SAVE_OUT(linear_cross_entropy, dweight) |
                 GB_SAVE_OUT(linear_cross_entropy, dbias) },

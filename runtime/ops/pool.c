@@ -122,6 +122,7 @@ GB_BEGINS_WITH_X(adaptive_max_pool1d);
 GB_BEGINS_WITH_X(adaptive_max_pool3d);
 GB_BEGINS_WITH_X(lp_pool1d);
 GB_BEGINS_WITH_X(lp_pool2d);
+GB_BEGINS_WITH_X(lp_pool3d);
 GB_BEGINS_WITH_X(max_unpool1d);
 GB_BEGINS_WITH_X(max_unpool2d);
 GB_BEGINS_WITH_X(max_unpool3d);
@@ -257,14 +258,18 @@ gb_status gb_adaptive_avg_pool3d_compose(gb_op_call *call) {
 
 /* {==== Norms ==== */
 
-/* (the sum over each window of x^p)^(1/p). As in PyTorch, a sum of 0 has no gradient. */
+/* (the sum over each window of x^p)^(1/p), for the window of an image or, of three sizes, of a volume. As in PyTorch, a
+ * sum of 0 has no gradient. */
 static gb_tensor *norms(gb_chain *chain, gb_tensor *x, double p, gb_attr kernel, gb_attr stride, gb_attr ceil_mode) {
   gb_tensor *powers = gb_chain_number(chain, GB_OP_pow, x, p);
-  gb_tensor *sum = GB_CHAIN(chain, avg_pool2d, .x = powers, .kernel_size = kernel, .stride = stride,
-                            .ceil_mode = ceil_mode);
+  int64_t places = kernel.ints[0] * kernel.ints[1];
+  gb_tensor *sum = kernel.count == 3
+      ? GB_CHAIN(chain, avg_pool3d, .x = powers, .kernel_size = kernel, .stride = stride, .ceil_mode = ceil_mode)
+      : GB_CHAIN(chain, avg_pool2d, .x = powers, .kernel_size = kernel, .stride = stride, .ceil_mode = ceil_mode);
+  if (kernel.count == 3) places *= kernel.ints[2];
   gb_tensor *size = GB_CHAIN(chain, relu, .x = GB_CHAIN(chain, abs, .x = sum));
   sum = GB_CHAIN(chain, mul, .x = GB_CHAIN(chain, sign, .x = sum), .y = size);
-  sum = gb_chain_number(chain, GB_OP_mul, sum, (double)(kernel.ints[0] * kernel.ints[1]));
+  sum = gb_chain_number(chain, GB_OP_mul, sum, (double)places);
   return gb_chain_number(chain, GB_OP_pow, sum, 1 / p);
 }
 
@@ -285,6 +290,15 @@ gb_status gb_lp_pool2d_compose(gb_op_call *call) {
   gb_chain_begin(&chain, call->context);
   gb_tensor *y = norms(&chain, GB_IN(call, lp_pool2d)->x, a->norm_type.number, a->kernel_size, a->stride, a->ceil_mode);
   return gb_chain_end(&chain, y, &GB_OUT(call, lp_pool2d)->y);
+}
+
+gb_status gb_lp_pool3d_compose(gb_op_call *call) {
+  const gb_attrs_lp_pool3d *a = GB_ATTRS(call, lp_pool3d);
+  GB_TRY(check_x(call, 5));
+  gb_chain chain;
+  gb_chain_begin(&chain, call->context);
+  gb_tensor *y = norms(&chain, GB_IN(call, lp_pool3d)->x, a->norm_type.number, a->kernel_size, a->stride, a->ceil_mode);
+  return gb_chain_end(&chain, y, &GB_OUT(call, lp_pool3d)->y);
 }
 
 /* ====} */

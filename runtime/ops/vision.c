@@ -400,6 +400,8 @@ static gb_status check_interpolation(gb_op_call *call, int places, size_t *which
     return gb_call_fail(call, GB_EINVAL, "antialias is for bilinear and bicubic, the mode is %s", name);
   if (attrs->size.given == attrs->scale_factor.given)
     return gb_call_fail(call, GB_EINVAL, "give either size or scale_factor");
+  if (attrs->recompute_scale_factor.integer && attrs->size.given)
+    return gb_call_fail(call, GB_EINVAL, "recompute_scale_factor is for scale_factor, and size is given");
   if (attrs->size.given && attrs->size.count != 1 && attrs->size.count != places)
     return gb_call_fail(call, GB_EINVAL, "size has %d values; it takes 1 or %d", (int)attrs->size.count, places);
   return GB_OK;
@@ -427,7 +429,8 @@ static gb_status interpolate_compose(gb_op_call *call) {
   GB_TRY(gb_require_ndim(call, GB_IN_AT(interpolate, x), 3, 5));
   GB_TRY(check_interpolation(call, places, &which));
   for (int i = 0; i < places; i++) GB_TRY(interpolated_size(call, x->shape[2 + i], i, &sizes[2 + i]));
-  bool exact = interpolations[which].word == GB_WORD_area; /* windows are by sizes alone */
+  bool exact = interpolations[which].word == GB_WORD_area || /* windows are by sizes alone */
+      attrs->recompute_scale_factor.integer;
   gb_attr mode = gb_attr_text(interpolations[which].each);
   double scale = attrs->scale_factor.given && !exact ? 1 / attrs->scale_factor.number : 0;
   gb_dtype between = gb_is_16bit((gb_dtype)x->dtype) ? GB_FLOAT32 : (gb_dtype)x->dtype;
@@ -857,7 +860,8 @@ static gb_status feature_alpha_dropout_compose(gb_op_call *call) {
 /* {==== embedding_bag ==== */
 
 /* A bag as a row of index: its ids, how many, and which of them count. */
-typedef struct bags { gb_tensor *index, *live, *weights; int64_t count, longest; } bags;
+/* at: where the ids of the rows lie in index, if they are not all of it, in order. */
+typedef struct bags { gb_tensor *index, *live, *weights, *at; int64_t count, longest; } bags;
 
 /* Which ids are not padding_idx; NULL: all. */
 static gb_tensor *live_ids(gb_chain *c, gb_tensor *index, const gb_attr *padding) {
@@ -876,7 +880,7 @@ static void rows_of_bags(gb_chain *c, gb_op_call *call, gb_tensor *ends, gb_tens
   const int64_t column[2] = { b->count, 1 }, flat = b->count * b->longest, rows[2] = { b->count, b->longest };
   gb_tensor *within = gb_chain_2(c, GB_OP_lt, steps, shaped(c, lengths, 2, column), NULL);
   gb_tensor *at = product(c, total(c, steps, shaped(c, starts, 2, column)), gb_chain_cast(c, within, GB_INT64));
-  gb_tensor *where = shaped(c, at, 1, &flat);
+  gb_tensor *where = b->at = shaped(c, at, 1, &flat);
   if (in->index->numel > 0) b->index = GB_CHAIN(c, index_select, .x = in->index, .dim = gb_attr_int(0), .index = where);
   else b->index = gb_chain_full(c, GB_INT64, 1, &flat, in->index->storage->device, 0); /* no bag has any id */
   if (in->per_sample_weights && in->index->numel > 0)
@@ -906,8 +910,8 @@ static gb_status find_bags(gb_op_call *call, gb_chain *c, bags *b) {
   const gb_in_embedding_bag *in = GB_IN(call, embedding_bag);
   const gb_attrs_embedding_bag *attrs = GB_ATTRS(call, embedding_bag);
   if (in->index->ndim == 2) {
-    *b = (bags){ in->index, live_ids(c, in->index, &attrs->padding_idx), in->per_sample_weights, in->index->shape[0],
-                 in->index->shape[1] };
+    *b = (bags){ in->index, live_ids(c, in->index, &attrs->padding_idx), in->per_sample_weights, NULL,
+                 in->index->shape[0], in->index->shape[1] };
     return c->status;
   }
   bool closed = attrs->include_last_offset.integer;
@@ -956,6 +960,8 @@ static gb_status embedding_bag_check(gb_op_call *call) {
     return gb_call_fail(call, GB_EINDEX,
                         "padding_idx %" PRId64 " is out of range 0 .. %" PRId64 " (the rows of weight)",
                         padding, rows - 1);
+  if (attrs->scale_grad_by_freq.integer && attrs->mode.integer == GB_WORD_max)
+    return gb_call_fail(call, GB_EINVAL, "scale_grad_by_freq is for the modes sum and mean");
   const gb_tensor *w = in->per_sample_weights;
   if (!w) return GB_OK;
   GB_TRY(gb_require_float(call, GB_IN_AT(embedding_bag, per_sample_weights)));
@@ -978,10 +984,27 @@ static gb_tensor *bag_max(gb_chain *c, gb_tensor *rows, gb_tensor *live) {
   return live ? GB_CHAIN(c, masked_fill, .x = y, .mask = empty, .value = gb_attr_num(0)) : y;
 }
 
+/* Rows that are picked and too long are made shorter in weight, which the op of one row each does. */
+static void limit_rows(gb_op_call *call, gb_chain *c) {
+  const gb_in_embedding_bag *in = GB_IN(call, embedding_bag);
+  const gb_attrs_embedding_bag *attrs = GB_ATTRS(call, embedding_bag);
+  GB_CHAIN(c, embedding, .index = in->index, .weight = gb_chain_detach(c, in->weight), .max_norm = attrs->max_norm,
+           .norm_type = attrs->norm_type);
+}
+
+/* The rows that all ids name, whose gradients are divided by how often an id stands in index, then those at `at`. */
+static gb_tensor *scaled_by_frequency(gb_op_call *call, gb_chain *c, gb_tensor *at) {
+  const gb_in_embedding_bag *in = GB_IN(call, embedding_bag);
+  gb_tensor *ids = shaped(c, in->index, 1, &in->index->numel);
+  gb_tensor *rows = GB_CHAIN(c, embedding, .index = ids, .weight = in->weight, .scale_grad_by_freq = gb_attr_int(1));
+  return at ? GB_CHAIN(c, index_select, .x = rows, .dim = gb_attr_int(0), .index = at) : rows;
+}
+
 /* Rows of weight by bag, [bags, longest, dim], then the sum, mean or maximum over the middle. Sums of whole bags take
  * the rows as they lie. */
 static gb_status embedding_bag_compose(gb_op_call *call) {
   const gb_in_embedding_bag *in = GB_IN(call, embedding_bag);
+  bool scaled_rows = GB_ATTRS(call, embedding_bag)->scale_grad_by_freq.integer && in->index->numel > 0;
   int64_t mode = GB_ATTRS(call, embedding_bag)->mode.integer, size[3], none[2];
   gb_attr dim = gb_attr_ints(1, &(int64_t){ 1 });
   gb_tensor *y = NULL;
@@ -989,15 +1012,16 @@ static gb_status embedding_bag_compose(gb_op_call *call) {
   GB_TRY(embedding_bag_check(call));
   gb_chain c;
   gb_chain_begin(&c, call->context);
-  gb_status status = find_bags(call, &c, &b);
+  if (GB_ATTRS(call, embedding_bag)->max_norm.given) limit_rows(call, &c);
+  gb_status status = c.status == GB_OK ? find_bags(call, &c, &b) : c.status;
   if (status != GB_OK) c.status = status;
   size[0] = none[0] = b.count, size[1] = b.longest, size[2] = 1, none[1] = in->weight->shape[1];
   if (c.status == GB_OK && (b.count == 0 || b.longest == 0)) y = constant(&c, in->weight, 2, none, 0);
   else {
     const int64_t flat = b.count * b.longest, each[3] = { b.count, b.longest, in->weight->shape[1] };
-    bool plain = !b.live && !b.weights && mode != GB_WORD_max;
+    bool plain = !b.live && !b.weights && mode != GB_WORD_max && !scaled_rows;
     gb_tensor *ids = plain ? NULL : shaped(&c, b.index, 1, &flat);
-    gb_tensor *picked = plain ? NULL
+    gb_tensor *picked = plain ? NULL : scaled_rows ? scaled_by_frequency(call, &c, b.at)
         : GB_CHAIN(&c, index_select, .x = in->weight, .dim = gb_attr_int(0), .index = ids);
     gb_tensor *rows = plain ? NULL : shaped(&c, picked, 3, each);
     gb_tensor *live = b.live ? shaped(&c, b.live, 3, size) : NULL;

@@ -73,6 +73,7 @@ typedef struct gb_hook {
   void (*release)(void *user);
   void *user;
   int64_t id;
+  bool after;              /* of a leaf: called with the leaf, when its gradient has been added up */
   struct gb_hook *next;
 } gb_hook;
 /* Bytes that a hook counts towards the limit on tensor bytes, its callback included. */

@@ -118,10 +118,10 @@ binary = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div
           "bitwise_xor": torch.bitwise_xor, "logical_and": torch.logical_and, "logical_or": torch.logical_or, "logical_xor": torch.logical_xor,
           "fmod": torch.fmod, "fmax": torch.fmax, "fmin": torch.fmin, "hypot": torch.hypot, "copysign": torch.copysign, "heaviside": torch.heaviside,
           "logaddexp": torch.logaddexp, "logaddexp2": torch.logaddexp2, "xlogy": torch.xlogy, "xlog1py": torch.special.xlog1py,
-          "gcd": torch.gcd, "lcm": torch.lcm, "bitwise_left_shift": torch.bitwise_left_shift,
+          "igamma": torch.igamma, "igammac": torch.igammac, "gcd": torch.gcd, "lcm": torch.lcm, "bitwise_left_shift": torch.bitwise_left_shift,
           "bitwise_right_shift": torch.bitwise_right_shift}
 no_number = ("maximum", "minimum", "atan2")  # PyTorch takes tensors only: a 0-d one of the same category stands for the number
-tensors_only = ("logical_and", "logical_or", "logical_xor", "fmax", "fmin", "hypot", "heaviside", "logaddexp", "logaddexp2", "gcd", "lcm")
+tensors_only = ("logical_and", "logical_or", "logical_xor", "fmax", "fmin", "hypot", "igamma", "igammac", "heaviside", "logaddexp", "logaddexp2", "gcd", "lcm")
 differentiable = ("add", "sub", "mul", "div", "pow", "maximum", "minimum", "atan2", "remainder", "fmod", "fmax", "fmin", "hypot",
                   "copysign", "logaddexp", "logaddexp2", "xlogy", "xlog1py")
 

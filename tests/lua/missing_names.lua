@@ -8,6 +8,7 @@
 return {
   -- Names that we call otherwise.
   renamed = {
+    ["utils.parametrizations.orthogonal"] = "gb.nn.utils.orthogonal",
     ["F.celu_"] = "tensor:celu_", ["F.elu_"] = "tensor:elu_", ["F.hardtanh_"] = "tensor:hardtanh_",
     ["F.leaky_relu_"] = "tensor:leaky_relu_", ["F.relu_"] = "tensor:relu_", ["F.selu_"] = "tensor:selu_",
     ["F.threshold_"] = "tensor:threshold_",
@@ -93,6 +94,11 @@ return {
   },
   -- Options that we call otherwise: of one name, or wherever they stand.
   renamed_options = {
+    ["nn.FractionalMaxPool3d(_random_samples)"] = "random_samples",
+    ["nn.FractionalMaxPool2d(_random_samples)"] = "random_samples",
+    ["F.fractional_max_pool3d(_random_samples)"] = "random_samples",
+    ["F.fractional_max_pool2d(_random_samples)"] = "random_samples",
+    ["torch.load(map_location)"] = "device",
     ["F.linear_cross_entropy(weight)"] = "class_weight",
     ["F.linear_cross_entropy(linear_weight)"] = "weight",
     ["F.linear_cross_entropy(linear_bias)"] = "bias",
@@ -256,8 +262,8 @@ return {
         F.gumbel_softmax(eps) nn.GRU(proj_size) nn.RNN(proj_size) nn.ConvTranspose1d(padding_mode)
         nn.ConvTranspose2d(padding_mode) nn.ConvTranspose3d(padding_mode) Tensor.symeig Tensor.lstsq Tensor.solve
         Tensor.qr Tensor.lu Tensor.cholesky Tensor.reinforce Tensor.volatile Tensor.new *.triangular_solve *.orgqr
-        *.ormqr *.geqrf torch.lu_unpack *.lu_solve torch.chain_matmul torch.range torch.set_default_tensor_type
-        torch.trapz torch.row_stack nn.Container nn.CrossMapLRN2d F.upsample F.upsample_bilinear F.upsample_nearest
+        *.ormqr *.geqrf *.lu_solve torch.chain_matmul torch.range torch.set_default_tensor_type torch.trapz
+        torch.row_stack nn.Container nn.CrossMapLRN2d F.upsample F.upsample_bilinear F.upsample_nearest
         nn.UpsamplingBilinear2d nn.UpsamplingNearest2d init.uniform init.normal init.constant init.eye init.dirac
         init.xavier_uniform init.xavier_normal init.kaiming_uniform init.kaiming_normal init.orthogonal init.sparse
         utils.clip_grad_norm Module.register_backward_hook *(size_average) *(reduce) *.clamp_max* *.clamp_min*
@@ -315,8 +321,8 @@ return {
       reason = "hints",
       why = "They change how PyTorch computes or how much it copies, not what comes out; here the runtime decides.",
       names = [[
-        F.linear_cross_entropy(options) linalg.lstsq(driver) linalg.svd(driver) linalg.svdvals(driver)
-        torch.cdist(compute_mode) torch.einsum(path) torch.repeat_interleave(output_size)
+        nn.LinearCrossEntropyLoss(options) F.linear_cross_entropy(options) linalg.lstsq(driver) linalg.svd(driver)
+        linalg.svdvals(driver) torch.cdist(compute_mode) torch.einsum(path) torch.repeat_interleave(output_size)
         Tensor.repeat_interleave(output_size) Tensor.copy_(non_blocking) Tensor.expand(implicit)
         torch.isin(assume_unique) Module.zero_grad(set_to_none)
       ]],
@@ -356,25 +362,8 @@ return {
       reason = "not built yet",
       why = "Nothing speaks against them.",
       names = [[
-        F.embedding(max_norm) F.embedding(norm_type) F.embedding(scale_grad_by_freq) F.fractional_max_pool2d
-        F.fractional_max_pool3d F.l1_loss(weight) F.linear_cross_entropy(label_smoothing) F.lp_pool3d F.mse_loss(weight)
-        F.rrelu F.softmin(dtype) F.triplet_margin_with_distance_loss Tensor.backward(inputs) Tensor.bernoulli(p)
-        Tensor.frexp Tensor.igamma Tensor.igamma_ Tensor.igammac Tensor.igammac_ Tensor.index_add(alpha)
-        Tensor.index_add_(alpha) Tensor.nbytes Tensor.register_post_accumulate_grad_hook Tensor.retains_grad
-        linalg.ldl_factor linalg.ldl_solve linalg.lu linalg.lu_factor linalg.matrix_sqrth nn.AdaptiveLogSoftmaxWithLoss
-        nn.Embedding(max_norm) nn.Embedding(norm_type) nn.Embedding(scale_grad_by_freq) nn.FractionalMaxPool2d
-        nn.FractionalMaxPool3d nn.LPPool3d nn.LinearCrossEntropyLoss nn.MultiheadAttention(add_bias_kv)
-        nn.MultiheadAttention(add_zero_attn) nn.RReLU nn.SyncBatchNorm(process_group) nn.Softmax2d
-        nn.Transformer(custom_decoder) nn.Transformer(custom_encoder) nn.TripletMarginWithDistanceLoss
-        optim.swa_utils.AveragedModel(multi_avg_fn) torch.bernoulli(p) torch.binomial
-        torch.embedding(scale_grad_by_freq) torch.frexp torch.gradient torch.histogramdd torch.igamma torch.igammac
-        torch.index_add(alpha) torch.load(map_location) torch.meshgrid(indexing) torch.poisson torch.randperm(dtype)
-        torch.rrelu torch.set_printoptions(profile) utils.fuse_conv_bn_eval utils.fuse_conv_bn_weights
-        utils.fuse_linear_bn_eval utils.fuse_linear_bn_weights utils.parametrizations.orthogonal
-        torch.embedding_bag(scale_grad_by_freq) nn.EmbeddingBag(max_norm) nn.EmbeddingBag(norm_type)
-        nn.EmbeddingBag(scale_grad_by_freq) nn.Upsample(recompute_scale_factor) F.embedding_bag(max_norm)
-        F.embedding_bag(norm_type) F.embedding_bag(scale_grad_by_freq) F.interpolate(recompute_scale_factor)
-        nn.DataParallel(device_ids) nn.DataParallel(output_device) nn.DataParallel(dim)
+        linalg.ldl_factor linalg.ldl_solve nn.SyncBatchNorm(process_group) nn.DataParallel(device_ids)
+        nn.DataParallel(output_device) nn.DataParallel(dim)
       ]],
     },
   },

@@ -105,7 +105,7 @@ local deviations = {
   { "local_response_norm rotary_embedding dropout matmul mm mv bmm dot addmm baddbmm linear mlp l1_loss embedding \z
     conv2d max_pool2d avg_pool2d "
       .. "max_pool1d max_pool3d avg_pool1d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool3d adaptive_max_pool1d "
-      .. "adaptive_max_pool2d adaptive_max_pool3d lp_pool1d lp_pool2d max_unpool1d max_unpool2d max_unpool3d "
+      .. "adaptive_max_pool2d adaptive_max_pool3d lp_pool1d lp_pool2d lp_pool3d max_unpool1d max_unpool2d max_unpool3d "
       .. "conv1d conv3d conv_transpose1d conv_transpose2d conv_transpose3d cov corrcoef tensordot inner vdot addmv \z
         addbmm", "integer beyond 2^53", "int", "refused",
     "floating tensors only: the message says x:float()" },
@@ -379,6 +379,11 @@ local whole_channels = { ["out of range"] = "a probability",
 local without = {
   lp_pool1d = { number = "the exponent of a norm", nan = "an exponent that is NaN is refused" },
   lp_pool2d = { number = "the exponent of a norm", nan = "an exponent that is NaN is refused" },
+  lp_pool3d = { number = "the exponent of a norm", nan = "an exponent that is NaN is refused" },
+  linear_cross_entropy = { number = "a share: test_made.lua", nan = "a share: test_made.lua" },
+  embedding_bag = { number = "a bound: test_made.lua", nan = "a bound: test_made.lua" },
+  index_add = { number = "a factor: test_made.lua", nan = "a factor: test_made.lua",
+    ["out of range"] = "a factor: test_made.lua" },
   max_unpool1d = { mixed = floating }, max_unpool2d = { mixed = floating }, max_unpool3d = { mixed = floating },
   pad = { number = "test_vision.lua", nan = "test_vision.lua", ["out of range"] = "test_vision.lua" },
   interpolate = { number = "a scale: test_vision.lua", nan = "a scale: test_vision.lua" },
@@ -390,8 +395,9 @@ local without = {
   logit = { ["out of range"] = float_result }, nan_to_num = { ["out of range"] = "integers have nothing to replace" },
   isclose = { ["out of range"] = "its tolerances are floats" },
     dropout = { number = "a probability: its draws are tested in test_random.lua" },
-  masked_fill = { mixed = floating }, embedding = { mixed = floating }, gather = { mixed = floating },
+  masked_fill = { mixed = floating }, gather = { mixed = floating },
     index_select = { mixed = floating },
+  embedding = { mixed = floating, number = "a bound: test_made.lua", nan = "a bound: test_made.lua" },
   masked_select = { mixed = floating }, one_hot = { ["beyond 2^53"] = "its integers are positions in a row" },
   multilabel_margin_loss = { mixed = floating }, ctc_loss = { mixed = floating },
   repeat_interleave = { mixed = floating, number = "a count: test_scatter.lua", nan = "a count",
@@ -407,7 +413,7 @@ local without = {
     ["beyond 2^53"] = "float32 and float64 only" },
   unique = { ["beyond 2^53"] = moves }, unique_consecutive = { ["beyond 2^53"] = moves },
   cov = { number = "its golden case has one", nan = "every element is NaN then" },
-  bernoulli = { integer = random, ["beyond 2^53"] = random },
+  bernoulli = { integer = random, ["beyond 2^53"] = random, number = random, ["out of range"] = random },
     multinomial = { integer = random, ["beyond 2^53"] = random },
 }
 

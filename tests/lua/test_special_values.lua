@@ -23,6 +23,10 @@ local exceptions = {
     "as the results that it divides by" },
   { "i0 | i0 (size one) | i0 (to 10)", "inf mixed", "out", "it grows without bound; PyTorch's is inf / inf" },
   { "i0 | i0 (size one) | i0 (to 10)", "inf mixed", "grad", "as above" },
+  { "igamma (larger) | igammac (larger) | igammac", "huge", "out",
+    "0 or 1 beside a huge number; PyTorch's logarithm of gamma overflows in float32" },
+  { "igamma | igamma (larger) | igammac (larger)", "mixed", "out", "a NaN stays NaN, beside a 0 too" },
+  { "igamma | igamma (larger)", "subnormal", "out", "all lies below of a subnormal first argument; PyTorch says 0" },
   { "digamma | digamma (size one) | digamma (negative)", "inf mixed", "grad", "0 at infinity, NaN at -infinity; \z
     PyTorch's zeta says NaN and inf" },
   { "polygamma (order 1) | polygamma (order 2) | polygamma (order 4)", "inf mixed", "out", "as above" },

@@ -209,20 +209,24 @@ batch_norm("BatchNorm3d", "[n, c, d, h, w]", "gb.nn.BatchNorm3d(1)(gb.rand(2, 1,
 
 -- {==== embedding, dropout, shapes ====
 
-local Embedding = layer("gb.nn.Embedding(rows: size, size: size; padding_idx?: int, dtype?: dtype) -> module: Rows \z
-  of a trained table picked by integers from 0. padding_idx: a token id, from 0, whose row is zero and gets no \z
-  gradient. Example: local y = gb.nn.Embedding(10, 4)(gb.arange(3))", function(self, rows, size, o)
+local Embedding = layer("gb.nn.Embedding(rows: size, size: size; padding_idx?: int, max_norm?: number, norm_type: \z
+  number = 2, scale_grad_by_freq: bool = false, dtype?: dtype) -> module: Rows of a trained table picked by integers \z
+  from 0. padding_idx: a token id, from 0, whose row is zero and gets no gradient. max_norm: rows that are picked are \z
+  first scaled down to that norm, in place. scale_grad_by_freq: gradients are divided by how often the index names a \z
+  row. Example: local y = gb.nn.Embedding(10, 4)(gb.arange(3))", function(self, rows, size, o)
   self.num_embeddings, self.embedding_dim, self.padding_idx = rows, size, o.padding_idx
   if self.padding_idx and not (self.padding_idx >= 0 and self.padding_idx < rows) then
     fail(format("Embedding: padding_idx is a token id from 0 to %d, got %d", rows - 1, self.padding_idx))
   end
+  self.max_norm, self.norm_type, self.scale_grad_by_freq = o.max_norm, o.norm_type, o.scale_grad_by_freq
   self.weight = init.normal_(parameter(o, rows, size))
   if self.padding_idx then gb.no_grad(function() self.weight[self.padding_idx + 1] = 0 end) end
 end)
 
 function Embedding:forward(index, more)
   if more ~= nil then refuse(self, "index") end
-  return F.embedding(index, self.weight, { padding_idx = self.padding_idx })
+  return F.embedding(index, self.weight, { padding_idx = self.padding_idx, max_norm = self.max_norm,
+    norm_type = self.norm_type, scale_grad_by_freq = self.scale_grad_by_freq })
 end
 function Embedding:extra() return format("%d x %d", self.weight:size(1), self.weight:size(2)) end
 

@@ -243,17 +243,33 @@ end
 
 local function text_of(self) return self:describe() end
 
--- An instance of class: made, initialised. What every call asks for is there from the beginning, so that no class is
+-- An instance of class, not initialised. What every call asks for is there from the beginning, so that no class is
 -- looked through for it.
-local function construct(class, ...)
+local function bare(class)
   local values = { _order = { known = {} }, _buffers = {}, _hooks = false, _precision = false, training = true }
   local self = setmetatable({}, {
     __index = setmetatable(values, class.__values), __newindex = assign, __call = call, __len = length,
       __name = class.__name, __module = true,
     __pairs = class.__pairs or each_field, __tostring = text_of,
   })
+  return self
+end
+
+local function construct(class, ...)
+  local self = bare(class)
   self:init(...)
   return self
+end
+
+-- Another module of the same class, which has the same values in its fields.
+function native.twin(module)
+  local twin, values = bare(class_of(module)), values_of(module)
+  for _, key in ipairs(values._order) do
+    if rawget(values, key) ~= nil then assign(twin, key, rawget(values, key)) end
+  end
+  for key, kind in next, values._buffers do values_of(twin)._buffers[key] = kind end
+  values_of(twin).training, values_of(twin)._precision = values.training, values._precision
+  return twin
 end
 
 local function new_class(name, parent)

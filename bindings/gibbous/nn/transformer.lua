@@ -62,10 +62,12 @@ local function hide_padding(mask, padding)
 end
 
 local MultiheadAttention = layer("gb.nn.MultiheadAttention(size: size, heads: size; bias: bool = true, dropout: \z
-  number = 0, is_causal: bool = false, batch_first: bool = true, kdim?: size, vdim?: size, dtype?: dtype) -> module: \z
+  number = 0, is_causal: bool = false, add_bias_kv: bool = false, add_zero_attn: bool = false, batch_first: bool = \z
+  true, kdim?: size, vdim?: size, dtype?: dtype) -> module: \z
   Attention in heads over x [batch, time, size], or [time, batch, size] without batch_first: one projection to query, \z
   key and value, heads, one projection back. kdim, vdim: features of the keys and of the values, where they are not \z
-  those of the queries. Errors: heads that do not divide the size. Example: local y = gb.nn.MultiheadAttention(8, 2, \z
+  those of the queries. add_bias_kv: one more key and value, which are trained; add_zero_attn: one more of zeros; all \z
+  queries see them. Errors: heads that do not divide the size. Example: local y = gb.nn.MultiheadAttention(8, 2, \z
   { is_causal = true })(gb.rand(1, 5, 8))",
   function(self, size, heads, o)
   check_heads("MultiheadAttention", size, heads)
@@ -83,6 +85,11 @@ local MultiheadAttention = layer("gb.nn.MultiheadAttention(size: size, heads: si
     self.k_proj, self.v_proj = nn.Linear(o.kdim or size, size, options), nn.Linear(o.vdim or size, size, options)
     for _, part in ipairs { self.q_proj, self.k_proj, self.v_proj } do init.xavier_uniform_(part.weight) end
   end
+  if o.add_bias_kv then
+    self.bias_k = init.xavier_normal_(parameter(o, 1, 1, size))
+    self.bias_v = init.xavier_normal_(parameter(o, 1, 1, size))
+  end
+  self.add_zero_attn = o.add_zero_attn
   self.proj = nn.Linear(size, size, options)
   for _, part in ipairs { self.qkv or self.q_proj, self.k_proj or self.qkv, self.v_proj or self.qkv, self.proj } do
     if part.bias then init.zeros_(part.bias) end
@@ -143,6 +150,30 @@ local function attend_openly(q, k, v, mask, is_causal, dropout)
   return F.dropout(weights, dropout, true):matmul(v), weights
 end
 
+-- Keys or values [batch, heads, source, dim] with those that all queries see behind them: a trained one, one of zeros.
+local function with_more(self, x, trained)
+  local shape = x.shape
+  local parts = { x }
+  if trained then parts[2] = by_heads(trained:expand(shape[1], 1, self.size):to(x.dtype), self.heads) end
+  shape[3] = 1
+  if self.add_zero_attn then parts[#parts + 1] = x:new_zeros(shape) end
+  return gb.cat(parts, 3)
+end
+
+-- A mask (true: may look; or numbers) with so many keys more, which all may look at; `free` is what says so.
+local function with_free(mask, more, free)
+  local shape = mask.shape
+  shape[#shape] = more
+  return gb.cat({ mask, gb.full(shape, free, { dtype = mask.dtype, device = mask.device }) }, -1)
+end
+
+-- The keys before each query and at it, as a mask, joined with another one.
+local function with_causality(mask, time, source, device)
+  local seen = gb.ones({ time, source }, { dtype = "bool", device = device }):tril()
+  if not mask then return seen end
+  return mask.dtype == "bool" and mask:logical_and(seen) or mask + as_numbers(seen:logical_not())
+end
+
 -- What a role's tensor has to be, or an error.
 local function check_side(self, role, x, features)
   if x.ndim ~= 3 or x:size(3) ~= features then
@@ -186,6 +217,12 @@ method(MultiheadAttention, "MultiheadAttention:forward(query: tensor, key?: tens
   mask = hide_padding(mask, o.key_padding_mask)
   local is_causal, dropout = self.is_causal, self.training and self.dropout or 0
   if o.is_causal ~= nil then is_causal = o.is_causal end
+  if self.bias_k or self.add_zero_attn then
+    if is_causal then mask, is_causal = with_causality(mask, q:size(3), k:size(3), q.device), false end
+    local source = k:size(3)
+    k, v = with_more(self, k, self.bias_k), with_more(self, v, self.bias_v)
+    if mask then mask = with_free(mask, k:size(3) - source, mask.dtype == "bool" and true or 0.0) end
+  end
   local y, weights
   if o.need_weights then y, weights = attend_openly(q, k, v, mask, is_causal, dropout)
   else y = F.scaled_dot_product_attention(q, k, v, mask, { is_causal = is_causal, dropout_p = dropout }) end
@@ -394,14 +431,17 @@ method(Decoder, "TransformerDecoder:forward(tgt: tensor, memory: tensor, tgt_mas
   end)
 
 local Transformer = layer("gb.nn.Transformer(d_model: size = 512, nhead: size = 8; num_encoder_layers: size = 6, \z
-  num_decoder_layers: size = 6, " .. layer_options .. ") -> module: An encoder, and a decoder over what it gives \z
-  (Vaswani et al. 2017), each with a norm at the end. Example: local y = gb.nn.Transformer(8, 2, { dim_feedforward = \z
-  16 })(gb.rand(7, 3, 8), gb.rand(5, 3, 8))", function(self, d_model, nhead, o)
+  num_decoder_layers: size = 6, custom_encoder?: module, custom_decoder?: module, " .. layer_options .. ") -> module: \z
+  An encoder, and a decoder over what it gives (Vaswani et al. 2017), each with a norm at the end. custom_encoder, \z
+  custom_decoder: modules that are called in their places, with the same arguments. Example: local y = \z
+  gb.nn.Transformer(8, 2, { dim_feedforward = 16 })(gb.rand(7, 3, 8), gb.rand(5, 3, 8))",
+  function(self, d_model, nhead, o)
   local function norm() return nn.LayerNorm(d_model, { eps = o.layer_norm_eps, bias = o.bias, dtype = o.dtype }) end
   local counts = { o.num_encoder_layers, o.num_decoder_layers }
-  o.num_encoder_layers, o.num_decoder_layers = nil, nil
-  self.encoder = nn.TransformerEncoder(EncoderLayer(d_model, nhead, o), counts[1], { norm = norm() })
-  self.decoder = nn.TransformerDecoder(DecoderLayer(d_model, nhead, o), counts[2], { norm = norm() })
+  local encoder, decoder = o.custom_encoder, o.custom_decoder
+  o.num_encoder_layers, o.num_decoder_layers, o.custom_encoder, o.custom_decoder = nil, nil, nil, nil
+  self.encoder = encoder or nn.TransformerEncoder(EncoderLayer(d_model, nhead, o), counts[1], { norm = norm() })
+  self.decoder = decoder or nn.TransformerDecoder(DecoderLayer(d_model, nhead, o), counts[2], { norm = norm() })
   for _, p in ipairs(self:parameters()) do
     if p.ndim > 1 then init.xavier_uniform_(p) end
   end

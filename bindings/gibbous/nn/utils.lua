@@ -5,7 +5,7 @@ local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
 local define = native.define
 local format, huge, is_tensor = string.format, math.huge, gb.is_tensor
-local utils = gb.nn.utils
+local utils, nn_parameter = gb.nn.utils, gb.nn.Parameter
 
 utils.parameters_to_vector = define("gb.nn.utils.parameters_to_vector(parameters: tensors) -> tensor: All elements \z
   in one row, in order; gradients flow through it. Errors: an empty list. Example: \z
@@ -124,6 +124,75 @@ utils.recompute = define("gb.nn.utils.recompute(model: module, pattern: string) 
     end
     return count
   end)
+
+-- {==== a batch norm within the layer before it ====
+
+-- weight and bias of a layer whose results, channel by channel, a batch norm would change. dim: of the channels.
+local function fused(who, weight, bias, mean, var, eps, scale, shift, dim)
+  local channels = mean:numel()
+  if weight.ndim < 2 or weight:size(dim) ~= channels then
+    fail(format("%s: the weight has shape [%s] and the norm %d channels; its dimension %d counts them", who,
+      table.concat(weight.shape, ", "), channels, dim))
+  end
+  if not (eps >= 0) then fail(format("%s: eps is %g; it is 0 or more", who, eps)) end
+  return gb.no_grad(function()
+    local factor = (var + eps):rsqrt()
+    local shape = {}
+    for d = 1, weight.ndim do shape[d] = d == dim and channels or 1 end
+    local whole = scale and factor * scale or factor
+    local moved = ((bias and bias - mean or -mean) * factor) * (scale or 1)
+    if shift then moved = moved + shift end
+    return nn_parameter((weight * whole:reshape(shape)):to(weight.dtype)),
+      nn_parameter(moved:to(bias and bias.dtype or weight.dtype))
+  end)
+end
+
+local fused_doc = " -> tensor, tensor: The weight and the bias of a layer that gives what a batch norm makes of the \z
+  results of a layer of conv_w and conv_b, by its running statistics. "
+
+utils.fuse_conv_bn_weights = define("gb.nn.utils.fuse_conv_bn_weights(conv_w: tensor, conv_b?: tensor, bn_rm: tensor, \z
+  bn_rv: tensor, bn_eps: number, bn_w?: tensor, bn_b?: tensor, transpose: bool = false)" .. fused_doc .. "transpose: \z
+  the channels are dimension 2 of conv_w, as in a transposed convolution. Errors: channels that do not fit. Example: \z
+  local w, b = gb.nn.utils.fuse_conv_bn_weights(gb.ones(2, 3, 1, 1), nil, gb.zeros(2), gb.ones(2), 1e-5)", "strict",
+  function(w, b, mean, var, eps, scale, shift, transpose)
+    return fused("fuse_conv_bn_weights", w, b, mean, var, eps, scale, shift, transpose and 2 or 1)
+  end)
+
+utils.fuse_linear_bn_weights = define("gb.nn.utils.fuse_linear_bn_weights(linear_w: tensor, linear_b?: tensor, bn_rm: \z
+  tensor, bn_rv: tensor, bn_eps: number, bn_w?: tensor, bn_b?: tensor) -> tensor, tensor: As fuse_conv_bn_weights, of \z
+  a linear layer. Errors: features that do not fit. Example: local w, b = \z
+  gb.nn.utils.fuse_linear_bn_weights(gb.ones(2, 3), nil, gb.zeros(2), gb.ones(2), 1e-5)", "strict",
+  function(w, b, mean, var, eps, scale, shift)
+    return fused("fuse_linear_bn_weights", w, b, mean, var, eps, scale, shift, 1)
+  end)
+
+-- A layer like this one with a batch norm in its weights.
+local function fuse(who, module, norm, dim)
+  local activation = module.activation or type(module.options) == "table" and module.options.activation
+  if module.training or norm.training then fail(who .. ": it is for evaluation; call eval() on both first") end
+  if not is_tensor(norm.running_mean) then fail(who .. ": the norm keeps no running statistics") end
+  if not native.is_parameter(module.weight) then fail(who .. ": the layer has no parameter 'weight'") end
+  if activation and activation ~= "none" then
+    fail(format("%s: the layer's activation, %s, comes before the norm", who, activation))
+  end
+  local made = native.twin(module)
+  made.weight, made.bias = fused(who, module.weight, module.bias, norm.running_mean, norm.running_var, norm.eps,
+    norm.weight, norm.bias, dim)
+  return made
+end
+
+utils.fuse_conv_bn_eval = define("gb.nn.utils.fuse_conv_bn_eval(conv: module, bn: module, transpose: bool = false) -> \z
+  module: A convolution that gives what the batch norm makes of this one's results, both in evaluation. transpose: it \z
+  is a transposed one. Errors: training; a norm without running statistics. Example: local conv, bn = gb.nn.Conv2d(2, \z
+  3, 1):eval(), gb.nn.BatchNorm2d(3):eval() local both = gb.nn.utils.fuse_conv_bn_eval(conv, bn)", "strict",
+  function(conv, bn, transpose) return fuse("fuse_conv_bn_eval", conv, bn, transpose and 2 or 1) end)
+
+utils.fuse_linear_bn_eval = define("gb.nn.utils.fuse_linear_bn_eval(linear: module, bn: module) -> module: The same \z
+  of a linear layer. Errors: as fuse_conv_bn_eval. Example: local linear, bn = gb.nn.Linear(2, 3):eval(), \z
+  gb.nn.BatchNorm1d(3):eval() local both = gb.nn.utils.fuse_linear_bn_eval(linear, bn)", "strict",
+  function(linear, bn) return fuse("fuse_linear_bn_eval", linear, bn, 1) end)
+
+-- ====}
 
 -- {==== samples of different lengths ====
 

@@ -69,13 +69,15 @@ end
 
 -- {==== resampling, shuffles, windows ====
 
-local Upsample = layer("gb.nn.Upsample(size?: ints, scale_factor?: number, mode: string = \"nearest\", \z
-  align_corners: bool = false;) -> module: Places of x [n, c, ...] resampled to size, or to scale_factor times as \z
-  many, by the modes of F.interpolate. Example: local y = gb.nn.Upsample({ scale_factor = 2 })(gb.rand(1, 2, 4, 4))",
-  function(self, size, scale_factor, mode, align_corners)
+local Upsample = layer("gb.nn.Upsample(size?: ints, scale_factor?: number, mode: string = \"nearest\", align_corners: \z
+  bool = false; recompute_scale_factor: bool = false) -> module: Places of x [n, c, ...] resampled to size, or to \z
+  scale_factor times as many, by the modes of F.interpolate. Example: local y = gb.nn.Upsample({ scale_factor = 2 \z
+  })(gb.rand(1, 2, 4, 4))",
+  function(self, size, scale_factor, mode, align_corners, o)
     if (size == nil) == (scale_factor == nil) then fail("Upsample takes either size or scale_factor") end
     self.size = size and list_of(size)
-    self.options = setmetatable({ scale_factor = scale_factor, mode = mode, align_corners = align_corners }, {})
+    self.options = setmetatable({ scale_factor = scale_factor, mode = mode, align_corners = align_corners,
+      recompute_scale_factor = o.recompute_scale_factor }, {})
   end)
 forward(Upsample, function(self, x) return F.interpolate(x, self.size, self.options) end,
   function(self) return self.options.mode end)
@@ -183,8 +185,9 @@ dropout("FeatureAlphaDropout", F.feature_alpha_dropout, "AlphaDropout of whole c
 -- {==== bags of embeddings ====
 
 local EmbeddingBag = layer("gb.nn.EmbeddingBag(rows: size, size: size; mode: \"sum\"|\"mean\"|\"max\" = \"mean\", \z
-  include_last_offset: bool = false, padding_idx?: int, dtype?: dtype) -> module: The sum, mean or maximum of rows \z
-  of a trained table by bags of integers from 0; called as module(index, offsets, per_sample_weights). Example: \z
+  include_last_offset: bool = false, padding_idx?: int, max_norm?: number, norm_type: number = 2, scale_grad_by_freq: \z
+  bool = false, dtype?: dtype) -> module: The sum, mean or maximum of rows of a trained table by bags of integers \z
+  from 0; the options as F.embedding_bag has them; called as module(index, offsets, per_sample_weights). Example: \z
   local y = gb.nn.EmbeddingBag(10, 4)(gb.arange(6):reshape(2, 3))", function(self, rows, size, o)
   if o.padding_idx and not (o.padding_idx >= 0 and o.padding_idx < rows) then
     fail(format("EmbeddingBag: padding_idx is an id from 0 to %d, got %d", rows - 1, o.padding_idx))

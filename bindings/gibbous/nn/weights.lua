@@ -1,5 +1,5 @@
--- nn/weights.lua - weights that are computed from others before every forward: weight_norm and spectral_norm, as
--- PyTorch's nn.utils has them.
+-- nn/weights.lua - weights that are computed from others before every forward: weight_norm, spectral_norm and
+-- orthogonal, as PyTorch's nn.utils has them.
 --
 -- The module keeps what is trained under names of its own, and under the old name the weight that the last forward
 -- used, a plain tensor. A module's forward is replaced once, however many of its weights are computed.
@@ -148,6 +148,104 @@ utils.remove_spectral_norm = define("gb.nn.utils.remove_spectral_norm(module: mo
     local back = restore("remove_spectral_norm", "spectral_norm", module, o.name, { "_orig", "_u", "_v" })
     module.training = training
     return back
+  end)
+
+-- ====}
+
+-- {==== orthogonal ====
+
+-- An orthogonal matrix of what is trained, which is tall or square: each map of the lower triangle.
+local orthogonal_maps = {
+  matrix_exp = function(skew) return gb.linalg.matrix_exp(skew) end,
+  cayley = function(skew)
+    local eye = gb.eye(skew:size(-1), { dtype = skew.dtype, device = skew.device })
+    return gb.linalg.solve(eye - skew * 0.5, eye + skew * 0.5)
+  end,
+}
+
+local function orthogonal_of(map, x)
+  local n, k = x:size(-2), x:size(-1)
+  if map == "householder" then
+    local vectors = x:tril(-1)
+    local q = gb.linalg.householder_product(vectors, ((vectors * vectors):sum(-2) + 1):reciprocal() * 2)
+    return q * x:detach():diagonal(0, -2, -1):trunc():unsqueeze(-2)
+  end
+  local lower = x:tril()
+  if n ~= k then
+    local shape = x.shape
+    shape[#shape] = n - k
+    lower = gb.cat({ lower, x:new_zeros(shape) }, -1)
+  end
+  local q = orthogonal_maps[map](lower - lower:transpose(-2, -1))
+  return n ~= k and q:narrow(-1, 1, k) or q
+end
+
+-- The orthogonal factor of a weight, with R's diagonal above 0.
+local function orthogonalized(x)
+  local q, r = gb.linalg.qr(x)
+  return q * gb.where(r:diagonal(0, -2, -1):lt(0), -1.0, 1.0):to(q.dtype):unsqueeze(-2)
+end
+
+-- Vectors of reflections whose product is an orthogonal matrix q, with signs on the diagonal: by columns, from left to
+-- right.
+local function reflections_of(q)
+  local n, k = q:size(-2), q:size(-1)
+  local rest, vectors = q:clone(), q:new_zeros(q.shape)
+  for i = 1, k do
+    local column = rest:narrow(-1, i, 1):narrow(-2, i, n - i + 1)
+    local first = column:narrow(-2, 1, 1)
+    local sign = gb.where(first:lt(0), -1.0, 1.0):to(q.dtype)
+    local v = column:clone()
+    v:narrow(-2, 1, 1):add_(sign)
+    v = v / v:narrow(-2, 1, 1):clone()
+    local part = rest:narrow(-2, i, n - i + 1)
+    part:sub_(v * (2 / (v * v):sum(-2, { keepdim = true })) * (v:transpose(-2, -1):matmul(part)))
+    vectors:narrow(-1, i, 1):narrow(-2, i, n - i + 1):copy_(v)
+    vectors:narrow(-1, i, 1):narrow(-2, i, 1):copy_(-sign)
+  end
+  return vectors
+end
+
+utils.orthogonal = define("gb.nn.utils.orthogonal(module: module, name: string = \"weight\"; orthogonal_map?: \z
+  \"matrix_exp\"|\"cayley\"|\"householder\", use_trivialization: bool = true) -> module: Keep a weight orthogonal: \z
+  its columns, or its rows where it has more of those, are orthonormal. name_orig is trained; the weight is what \z
+  orthogonal_map makes of it, matrix_exp of square ones and householder of others unless given. use_trivialization: \z
+  for the first two maps the weight is name_base, a buffer, times that, so that it begins where it was, made \z
+  orthogonal; else its values are taken for name_orig. Returns the module. Errors: no parameter of two dimensions or \z
+  more. Example: local layer = gb.nn.utils.orthogonal(gb.nn.Linear(4, 4))", "strict",
+  function(module, name, o)
+    local weight = rawget(values_of(module), name)
+    if native.is_parameter(weight) and weight.ndim < 2 then
+      fail(format("orthogonal: the weight has %d dimensions; it takes a matrix or a batch of them", weight.ndim))
+    end
+    local orig, base = name .. "_orig", name .. "_base"
+    local turned = gb.is_tensor(weight) and weight:size(-2) < weight:size(-1)
+    local map = o.orthogonal_map
+      or gb.is_tensor(weight) and weight:size(-2) ~= weight:size(-1) and "householder" or "matrix_exp"
+    local function tall(x) return turned and x:transpose(-2, -1) or x end
+    local based = o.use_trivialization and map ~= "householder"
+    local function compute(self)
+      local q = orthogonal_of(map, tall(self[orig]))
+      if based then q = self[base]:matmul(q) end
+      return tall(q)
+    end
+    replace("orthogonal", module, name, orig, compute)
+    gb.no_grad(function()
+      local q = (based or map == "householder") and orthogonalized(tall(weight))
+      if based then
+        local n, k = q:size(-2), q:size(-1)
+        if n ~= k then -- all of a square matrix, of which q are the first columns
+          local whole = gb.linalg.qr(q, { mode = "complete" })
+          q = gb.cat({ q, whole:narrow(-1, k + 1, n - k) }, -1)
+        end
+        module:register_buffer(base, q)
+        local eye = gb.eye(n, k, { dtype = weight.dtype, device = weight.device })
+        weight:copy_(tall(eye:neg():expand(tall(weight).shape)))
+      elseif q then weight:copy_(tall(reflections_of(q)))
+      end
+      rawset(values_of(module), name, compute(module))
+    end)
+    return module
   end)
 
 -- ====}

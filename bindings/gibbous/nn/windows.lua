@@ -252,5 +252,6 @@ for dims = 1, 3 do
 end
 norms(1, "LPPool1d", F.lp_pool1d)
 norms(2, "LPPool2d", F.lp_pool2d)
+norms(3, "LPPool3d", F.lp_pool3d)
 
 -- ====}

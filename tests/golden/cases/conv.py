@@ -107,3 +107,6 @@ case("adaptive_avg_pool3d", [rand(1, 2, 4, 5, 6)], [x0, [2, 3, 4]], lambda x: F.
 case("lp_pool1d", [rand(2, 3, 7, low=0.25)], [x0, 2, 3, {"stride": 2}], lambda x: F.lp_pool1d(x, 2, 3, 2), growth=8)
 case("lp_pool2d", [rand(2, 2, 5, 6, low=0.25)], [x0, 3, [2, 3], {"stride": [2, 1], "ceil_mode": True}],
      lambda x: F.lp_pool2d(x, 3, (2, 3), (2, 1), True), growth=16)
+case("lp_pool3d", [rand(2, 2, 4, 5, 6, low=0.25)], [x0, 2.5, [2, 3, 2], {"stride": [2, 1, 2], "ceil_mode": True}],
+     lambda x: F.lp_pool3d(x, 2.5, (2, 3, 2), (2, 1, 2), True), growth=16)
+case("lp_pool3d", [rand(1, 2, 4, 4, 4, low=0.25)], [x0, 3, 2], lambda x: F.lp_pool3d(x, 3, 2), growth=16, tag="one size")

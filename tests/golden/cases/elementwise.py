@@ -105,6 +105,11 @@ case("digamma", [rand(3, 5, low=-3.9, high=-0.1).map(lambda x: torch.where(x == 
 for n in (1, 2, 4):
     case("polygamma", [rand(3, 5, low=0.5, high=3.9)], [x0, n], lambda x, n=n: Polygamma.apply(x, n), tag=f"order {n}")
 case("i0", [rand(3, 5, low=-3.9, high=3.9, away=0.25).map(lambda x: 2.5 * x)], [x0], torch.i0, tag="to 10")
+for name, f in [("igamma", torch.igamma), ("igammac", torch.igammac)]:
+    case(name, [rand(3, 4, low=0.25, high=3.9), rand(4, low=0.25, high=3.9)], [x0, x1], f, grad=[1], growth=16)
+    # from 20 on PyTorch's are right to nine digits where the arguments are near to each other; see made.py
+    case(name, [rand(3, 5, low=1, high=2.4).map(lambda x: 8 * x), rand(3, 5, low=1, high=3.9).map(lambda x: 8 * x)], [x0, x1], f,
+         grad=[1], growth=64, tag="larger")
 case("fmod", [rand(6) + 1 / 32, rand(6, away=0.5)], [x0, x1], torch.fmod)  # no multiple, where it jumps
 case("fmod", [ints(6, high=9) - 4, ints(6, high=3) + 1], [x0, x1], torch.fmod, grad=[], tag="integers")
 for name, f in [("fmax", torch.fmax), ("fmin", torch.fmin)]:

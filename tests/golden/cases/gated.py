@@ -2,7 +2,7 @@
 import torch
 import torch.nn.functional as F
 
-from . import case, rand, x0, x1
+from . import case, ints, rand, x0, x1
 
 
 def halves(x, dim=-1):
@@ -20,6 +20,8 @@ case("prelu", [rand(2, 3, 2, 4, away=0.25), rand(3)], [x0, x1], F.prelu, tag="ch
 case("prelu", [rand(5, away=0.25), rand(1)], [x0, x1], F.prelu, tag="one dim")
 for d in (-1, 1):
     case("softmin", [rand(3, 5)], [x0, d], lambda x, d=d: F.softmin(x, d if d < 0 else d - 1), tag=f"dim {d}", growth=8)
+case("softmin", [ints(3, 5, high=4)], [x0, -1, {"dtype": "float64"}], lambda x: F.softmin(x, -1, dtype=torch.float64),
+     grad=[], tag="dtype", growth=8)
 special = torch.tensor([1.0, float("inf"), float("-inf"), float("nan"), -0.5], dtype=torch.float64)
 case("nan_to_num", [rand(3, 4)], [x0], torch.nan_to_num)
 case("nan_to_num", [special], [x0, 0.5, 2.0, -3.0], lambda x: torch.nan_to_num(x, 0.5, 2.0, -3.0), tag="replaced")

@@ -13,6 +13,8 @@ case("scatter_add", [rand(3, 5), ints(3, 4, high=5), rand(3, 4)], [x0, 2, x1, x2
      lambda x, i, s: x.scatter_add(1, i, s), growth=8)
 case("index_select", [rand(3, 5), ints(6, high=5)], [x0, 2, x1], lambda x, i: x.index_select(1, i), growth=8)
 case("index_add", [rand(3, 5), ints(4, high=3), rand(4, 5)], [x0, 1, x1, x2], lambda x, i, s: x.index_add(0, i, s), growth=8)
+case("index_add", [rand(3, 5), ints(4, high=5), rand(3, 4)], [x0, -1, x1, x2, {"alpha": -2}],
+     lambda x, i, s: x.index_add(1, i, s, alpha=-2), growth=8, tag="alpha")
 case("index_put", [rand(5, 3), torch.tensor([3, 0, 3]), rand(3, 3)], [x0, x1, x2, True],
      lambda x, i, s: x.index_put((i,), s, accumulate=True), tag="accumulate")
 case("index_put", [rand(5, 3), torch.tensor([[3, 0], [1, 3]]), rand(3)], [x0, x1, x2, True],

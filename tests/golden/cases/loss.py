@@ -35,6 +35,10 @@ for name, f in [("mse_loss", F.mse_loss), ("l1_loss", F.l1_loss), ("smooth_l1_lo
     for r in ("mean", "sum", "none"):
         case(name, [rand(3, 4), distinct(3, 4) + 1 / 32], [x0, x1, {"reduction": r}],
              lambda x, t, f=f, r=r: f(x, t, reduction=r), growth=8, tag=r)
+for name, f in [("mse_loss", F.mse_loss), ("l1_loss", F.l1_loss)]:
+    for r in ("mean", "sum", "none"):
+        case(name, [rand(3, 4), distinct(3, 4) + 1 / 32, rand(3, 4, low=0.25)], [x0, x1, x2, {"reduction": r}],
+             lambda x, t, w, f=f, r=r: f(x, t, reduction=r, weight=w), growth=16, tag=f"weight, {r}")
 case("binary_cross_entropy_with_logits", [rand(3, 4), labels], [x0, x1], F.binary_cross_entropy_with_logits,
      grad=[0], growth=8)
 case("binary_cross_entropy_with_logits", [rand(3, 4), labels, rand(4, low=0.5)],
