@@ -41,6 +41,25 @@ describe("SyncBatchNorm", function()
     end
   end)
 
+  it("measures over a group of processes", function()
+    if size < 2 then return end
+    local ranks = {}
+    for r = 0, size - 2 do ranks[r + 1] = r end
+    local group = dist.new_group(ranks)
+    gb.manual_seed(6)
+    local x = gb.randn(4 * (size - 1), 3) + 2
+    if rank < size - 1 then
+      local whole, mine = nn.BatchNorm1d(3), nn.SyncBatchNorm(3, { process_group = group })
+      local all, own = x:clone():requires_grad_(), x:narrow(1, 4 * rank + 1, 4):clone():requires_grad_()
+      local y, z = whole(all), mine(own)
+      expect(z):to_be_close(y:narrow(1, 4 * rank + 1, 4), 1e-5)
+      gb.sum(y:square() * y):backward()
+      gb.sum(z:square() * z):backward()
+      expect(own.grad):to_be_close(all.grad:narrow(1, 4 * rank + 1, 4), 1e-4)
+      expect(mine.running_var):to_be_close(whole.running_var, 1e-5)
+    end
+  end)
+
   it("trains in DataParallel with a shard for each process", function()
     if size == 3 then
       expect(function() nn.parallel.DataParallel(nn.SyncBatchNorm(2), { shards = 4 }) end):to_fail("shards = 3")

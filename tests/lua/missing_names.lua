@@ -309,12 +309,13 @@ return {
       why = "The device and dtype of a model are set by model:to(device, precision), seeds by gb.manual_seed, in \z
         place by the name (x:relu_); the weights of attention and of recurrent cells belong to their \z
         modules. Decoupled decay is AdamW, a random result has the dtype and device of its means, and \z
-        dims are moved before tensorsolve.",
+        dims are moved before tensorsolve. DataParallel runs on processes, each with \z
+        its device, and cuts batches along dimension 1.",
       names = [[
-        nn.*(device) nn.*(dtype) *(generator) *(inplace) F.multi_head_attention_forward torch.*_cell(b_*)
-        optim.Adam(decoupled_weight_decay) torch.dropout_ torch.alpha_dropout_ torch.feature_alpha_dropout_ torch.rrelu_
-        F.rrelu_ torch.normal(device) torch.normal(dtype) torch.randint_like(device) linalg.tensorsolve(dims)
-        F.elu_(scale) F.elu_(input_scale)
+        nn.DataParallel(device_ids) nn.DataParallel(dim) nn.DataParallel(output_device) nn.*(device) nn.*(dtype)
+        *(generator) *(inplace) F.multi_head_attention_forward torch.*_cell(b_*) optim.Adam(decoupled_weight_decay)
+        torch.dropout_ torch.alpha_dropout_ torch.feature_alpha_dropout_ torch.rrelu_ F.rrelu_ torch.normal(device)
+        torch.normal(dtype) torch.randint_like(device) linalg.tensorsolve(dims) F.elu_(scale) F.elu_(input_scale)
       ]],
     },
     {
@@ -359,11 +360,17 @@ return {
       ]],
     },
     {
+      reason = "experimental",
+      why = "PyTorch says that they may change; linalg.solve and linalg.lu_factor solve symmetric systems too.",
+      names = [[
+        linalg.ldl_factor linalg.ldl_solve
+      ]],
+    },
+    {
       reason = "not built yet",
       why = "Nothing speaks against them.",
       names = [[
-        linalg.ldl_factor linalg.ldl_solve nn.SyncBatchNorm(process_group) nn.DataParallel(device_ids)
-        nn.DataParallel(output_device) nn.DataParallel(dim)
+
       ]],
     },
   },

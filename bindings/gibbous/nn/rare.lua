@@ -146,8 +146,8 @@ local Adaptive = layer("gb.nn.AdaptiveLogSoftmaxWithLoss(in_features: size, n_cl
   probabilities and their mean loss, where rare classes stand in clusters with features of their own, fewer by \z
   div_value for each (Grave et al. 2017). Classes are sorted by how frequent they are, the most frequent first; \z
   cutoffs say where the clusters begin. Errors: cutoffs that do not rise within the classes, a cluster without \z
-  features. Example: local y, loss = gb.nn.AdaptiveLogSoftmaxWithLoss(16, 20, { 5, 10 })(gb.rand(3, 16), gb.tensor { 1, \z
-  7, 19 })",
+  features. Example: local y, loss = gb.nn.AdaptiveLogSoftmaxWithLoss(16, 20, { 5, 10 })(gb.rand(3, 16), gb.tensor \z
+  { 1, 7, 19 })",
   function(self, in_features, n_classes, cutoffs, o)
     local list = setmetatable({}, {})
     for i, at in ipairs(type(cutoffs) == "table" and cutoffs or { cutoffs }) do
@@ -294,7 +294,8 @@ local function fractional(who, x, kernel, o, places)
       wanted[d] = floor(n * ratios[d])
     end
     if kernel[d] < 1 or wanted[d] < 1 or kernel[d] + wanted[d] - 1 > n then
-      fail(format("%s: %d windows of %d do not fit into %d elements of dimension %d: windows + size - 1 is that at most",
+      fail(format("%s: %d windows of %d do not fit into %d elements of dimension %d: windows + size - 1 is that at \z
+        most",
         who, wanted[d], kernel[d], n, d + 2))
     end
   end

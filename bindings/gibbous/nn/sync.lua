@@ -28,13 +28,14 @@ local function join(a, b)
   return { n = n, mean = a.mean + delta * (b.n / n), squares = a.squares + b.squares + delta * delta * (a.n * b.n / n) }
 end
 
--- Those of all processes.
-local function measure(rows)
+-- Those of all processes, or of a group.
+local function measure(rows, group)
   local c, n = rows.shape[1], rows.shape[2]
   local mean = n > 0 and rows:mean(2) or gb.zeros(c)
   local squares = (rows - mean:unsqueeze(2)):square():sum(2)
   local parts = {}
-  for r, part in ipairs(all_gather(cat({ tensor({ n }, { dtype = "float32" }), mean, squares }, 1))) do
+  for r, part in ipairs(all_gather(cat({ tensor({ n }, { dtype = "float32" }), mean, squares }, 1),
+    { group = group })) do
     parts[r] = { n = part[1]:item(), mean = part:narrow(1, 2, c), squares = part:narrow(1, 2 + c, c) }
   end
   while #parts > 1 do
@@ -46,34 +47,44 @@ local function measure(rows)
 end
 
 -- (x - mean) / sqrt(var + eps), of rows [c, elements] in float32; the first result of which has a gradient.
-local normalize = gb.Function {
-  name = "sync_batch_norm",
-  forward = function(ctx, rows, eps)
-    local all = measure(rows)
-    if all.n < 2 then
-      fail("SyncBatchNorm: one value per channel has no variance; it takes 2 or more of all processes")
-    end
-    local var = all.squares / all.n
-    local scale = (var + eps):rsqrt()
-    local y = (rows - all.mean:unsqueeze(2)) * scale:unsqueeze(2)
-    ctx:save_for_backward(y, scale, tensor({ all.n }, { dtype = "float32" }))
-    return y, all.mean, all.squares / (all.n - 1)
-  end,
-  backward = function(ctx, grad)
-    local y, scale, n = ctx:saved_tensors()
-    local c = y.shape[1]
-    local sums = all_reduce(cat({ grad:sum(2), (grad * y):sum(2) }, 1)) / n
-    local mean, slope = sums:narrow(1, 1, c):unsqueeze(2), sums:narrow(1, 1 + c, c):unsqueeze(2)
-    return (grad - mean - y * slope) * scale:unsqueeze(2)
-  end,
-}
+local function normalizer(group)
+  return gb.Function {
+    name = "sync_batch_norm",
+    forward = function(ctx, rows, eps)
+      local all = measure(rows, group)
+      if all.n < 2 then
+        fail("SyncBatchNorm: one value per channel has no variance; it takes 2 or more of all processes")
+      end
+      local var = all.squares / all.n
+      local scale = (var + eps):rsqrt()
+      local y = (rows - all.mean:unsqueeze(2)) * scale:unsqueeze(2)
+      ctx:save_for_backward(y, scale, tensor({ all.n }, { dtype = "float32" }))
+      return y, all.mean, all.squares / (all.n - 1)
+    end,
+    backward = function(ctx, grad)
+      local y, scale, n = ctx:saved_tensors()
+      local c = y.shape[1]
+      local sums = all_reduce(cat({ grad:sum(2), (grad * y):sum(2) }, 1), "sum", { group = group }) / n
+      local mean, slope = sums:narrow(1, 1, c):unsqueeze(2), sums:narrow(1, 1 + c, c):unsqueeze(2)
+      return (grad - mean - y * slope) * scale:unsqueeze(2)
+    end,
+  }
+end
+
+local normalize = normalizer() -- over all processes
 
 local SyncBatchNorm = layer("gb.nn.SyncBatchNorm(features: size; eps: number = 1e-5, momentum: number = 0.1, affine: \z
-  bool = true, bias: bool = true, track_running_stats: bool = true) -> module: As BatchNorm1d to BatchNorm3d, of x \z
-  [n, c, ...], with the statistics of what all processes of the job run at once; every process calls it. In \z
-  DataParallel shards must be the number of processes, since the shards of one process run one after another. Errors: \z
-  a batch with fewer samples than processes. Example: local y = gb.nn.SyncBatchNorm(4)(gb.rand(8, 4))",
-  native.channel_statistics)
+  bool = true, bias: bool = true, track_running_stats: bool = true, process_group?: group) -> module: As BatchNorm1d \z
+  to BatchNorm3d, of x [n, c, ...], with the statistics of what all processes of the job run at once, or of a group \z
+  of them; every one of these calls it. In DataParallel shards must be the number of processes, since the shards of \z
+  one process run one after another. Errors: a batch with fewer samples than processes. Example: local y = \z
+  gb.nn.SyncBatchNorm(4)(gb.rand(8, 4))", function(self, features, o)
+    native.channel_statistics(self, features, o)
+    if o.process_group then
+      self.process_group = o.process_group
+      self.normalize = normalizer(o.process_group)
+    end
+  end)
 
 function SyncBatchNorm:forward(x, more)
   if more ~= nil then refuse(self, "x") end
@@ -83,14 +94,14 @@ function SyncBatchNorm:forward(x, more)
     fail(format("SyncBatchNorm: x has %d channels, the layer %d", x.shape[2], self.num_features))
   end
   local training = self.training or self.running_mean == nil
-  if not training or world_size() == 1 then
+  if not training or world_size(self.process_group) == 1 then
     if self.training and self.num_batches_tracked and not gb.is_recomputing() then
       no_grad(function() self.num_batches_tracked:add_(1) end)
     end
     return gb.nn.functional.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias,
       { training = training, momentum = self.momentum, eps = self.eps })
   end
-  local y, mean, var = normalize(by_channel(x:to("float32")), self.eps)
+  local y, mean, var = (self.normalize or normalize)(by_channel(x:to("float32")), self.eps)
   if self.training and self.running_mean and not gb.is_recomputing() then
     no_grad(function()
       self.num_batches_tracked:add_(1)
