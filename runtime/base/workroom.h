@@ -10,7 +10,7 @@
 
 #include "base/pool.h"
 
-enum { GB_WORKROOM_BLOCKS = 8 };
+enum { GB_WORKROOM_BLOCKS = 9 };
 
 typedef struct gb_workroom {
   gb_budget *budget;

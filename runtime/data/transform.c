@@ -640,11 +640,12 @@ static float normalized(const gb_augment *s, int c, float x) {
   return (x - (float)s->mean[c]) / (float)s->std[c];
 }
 
-/* Bytes as floats, each channel by its table of 256. */
+/* Bytes as floats, each channel by its table of 256; in the place that is asked for, if they fit there. */
 static gb_status look_up_floats(gb_applying *a, const float (*value)[256]) {
   gb_picture *p = &a->image;
   int64_t n = pixels_of(p);
-  float *made = fresh(a, p, p->height, p->width, p->channels, sizeof *made);
+  bool fits = a->out && a->is_last && (size_t)n * (size_t)p->channels * sizeof(float) == a->out_bytes;
+  float *made = fits ? a->out : fresh(a, p, p->height, p->width, p->channels, sizeof *made);
   const uint8_t *from = p->data;
   if (!made) return GB_EMEMORY;
   PIECES(a, at, end, n) {
@@ -848,6 +849,7 @@ gb_status gb_transform_apply(const gb_transform *t, gb_applying *a) {
                   "float32 [channels, height, width]: put to_float() before it");
     if (s->p < 1 && !happens(a, s->p)) continue;
     bool one = are_one(t, i) && (s[1].channels == 1 || s[1].channels == a->image.channels);
+    a->is_last = i + one == t->count - 1;
     GB_TRY(one ? look_up_floats(a, t->value) : kinds[s->kind].apply(a, s));
     i += one;
   }

@@ -65,6 +65,9 @@ typedef struct gb_applying {
   char *error;
   size_t error_size;
   uint32_t step, drawn;                /* for the draws; 0 at first */
+  void *out;                           /* NULL, or where floats of the last step may be written, if they are so many: */
+  size_t out_bytes;
+  bool is_last;                        /* the step that runs is the last */
 } gb_applying;
 
 gb_status gb_transform_apply(const gb_transform *transform, gb_applying *a);

@@ -215,4 +215,12 @@ gb_status gb_folder_read(const gb_folder *folder, const char *name, gb_workroom 
   return status;
 }
 
+size_t gb_folder_read_little(const gb_folder *folder, const char *name, void *to, size_t room) {
+  int fd = open_file(folder, name);
+  if (fd < 0) return 0;
+  ssize_t done = read_until(fd, to, room);
+  close(fd);
+  return done > 0 ? (size_t)done : 0;
+}
+
 /* ====} */

@@ -33,5 +33,8 @@ gb_status gb_folder_list(gb_context *context, const gb_folder *folder, const cha
 /* A whole file into block `block` of a room; any thread. On failure the text, without the name, goes to error. */
 gb_status gb_folder_read(const gb_folder *folder, const char *name, gb_workroom *room, int block, void **data,
                          size_t *bytes, char *error, size_t error_size);
+/* A file that ends before so many bytes: how many it has, or room where it goes on; 0 where it is empty or cannot be
+ * read, which gb_folder_read says more about. */
+size_t gb_folder_read_little(const gb_folder *folder, const char *name, void *to, size_t room);
 
 #endif

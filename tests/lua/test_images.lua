@@ -371,6 +371,26 @@ describe("a folder of class folders", function()
     end
     write("sizes/image.png", "")
     expect(function() gb.data.images(root .. "/sizes") end):to_fail("it is empty")
+    -- little files are read ahead, until there is one that is not
+    local file = 0
+    for _, size in ipairs { #png, (8 << 10) - 1, #png, 8 << 10, #png, (8 << 10) + 1, 40000, #png } do
+      for _ = 1, 5 do
+        file = file + 1
+        write(("ahead/a/%02d.png"):format(file), png .. ("x"):rep(size - #png))
+      end
+      for _, options in ipairs { {}, { keep = 20000 }, { skip_bad = true } } do
+        local x = epoch_of(gb.data.images(root .. "/ahead", options), { batch_size = 33 })
+        expect(x):to_have_shape(file, 3, x:size(3), x:size(4))
+        expect(x:eq(x:select(1, 1)):all():item()):to_be(true)
+      end
+    end
+    for _, content in ipairs { "", png:sub(1, 100) } do
+      write("ahead/a/07.png", content)
+      expect(function() epoch_of(gb.data.images(root .. "/ahead"), { batch_size = 33 }) end):to_fail("a/07.png'")
+      local left = gb.data.images(root .. "/ahead", { skip_bad = true })
+      expect((epoch_of(left, { batch_size = 33 })):size(1)):to_be(40) -- the one after it stands in
+      expect(left:skipped()):to_be(1)
+    end
   end)
 
   it("resizes first, and leaves bytes where no to_float is said", function()
