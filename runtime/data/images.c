@@ -17,7 +17,7 @@
 #include "tensor/counted.h"
 
 enum { FILE_BLOCK = 7, AHEAD_BLOCK = 8 }; /* of a worker's room; the transform has those before */
-enum { AHEAD = 16, AHEAD_ROOM = 8 << 10 }; /* how many little files are read ahead, and the bytes that they end before */
+enum { AHEAD = 16, AHEAD_ROOM = 8 << 10 }; /* how many little files are read ahead, and what each ends before */
 
 /* What one thread needs. */
 typedef struct worker {
@@ -134,8 +134,8 @@ static void keep(images *set, _Atomic(kept *) *place, const void *data, size_t b
 }
 
 /* Read the little files of the next n samples, at most AHEAD. What the processor knows of the decoder is gone after
- * each look into the kernel, and comes back once for all of them (2 of 14 us an image of 32 x 32). A file that cannot be
- * read, and one for which there is no memory, is left to its turn. */
+ * each look into the kernel, and comes back once for all of them (2 of 14 us an image of 32 x 32). A file that cannot
+ * be read, and one for which there is no memory, is left to its turn. */
 static void read_ahead(images *set, worker *w, const int64_t *indices, int64_t n) {
   w->ahead_count = 0;
   if (n < 2 || set->masks.fd >= 0 || atomic_load(&set->large)) return;
