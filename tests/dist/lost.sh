@@ -8,10 +8,11 @@ passed=0 failed=0
 check() { if eval "$2"; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "failed: $1"; cat "$folder/log"; fi; }
 now() { date +%s%N | cut -c1-13; }
 
+steps=tests/dist/steps.lua            # what the job runs
 # lose SIGNAL RANK - start three ranks, send the signal once all have made a step; how long the job then took, in ms.
 lose() {
   rm -f "$folder"/[0-9] "$folder/log"
-  "$mpirun" --oversubscribe -n 3 "$gibbous" tests/dist/steps.lua "$folder" >"$folder/log" 2>&1 &
+  "$mpirun" --oversubscribe -n 3 "$gibbous" "$steps" "$folder" >"$folder/log" 2>&1 &
   job=$!
   tries=0
   while [ ! -s "$folder/0" ] || [ ! -s "$folder/1" ] || [ ! -s "$folder/2" ]; do
@@ -64,5 +65,20 @@ begin=$(now)
 code=$?
 check "no_sync on one rank alone ends the job, after $(($(now) - begin)) ms" \
   '[ $code -ne 0 ] && grep -q "every rank must make the same calls" "$folder/log" && [ $(($(now) - begin)) -lt 20000 ]'
+echo 'local gb = require "gibbous" local dist = gb.dist dist.init()
+  local file = assert(io.open(arg[1] .. "/" .. dist.rank(), "w"))
+  gb.on_stop(function() print("at the stop") io.stdout:flush() dist.barrier() end, { grace = 1 })
+  local ddp = gb.nn.parallel.DataParallel(gb.nn.Linear(2, 2))
+  local opt = gb.optim.SGD(ddp:parameters())
+  for step = 1, 1000000 do
+    opt:zero_grad()
+    for xs in ddp:shards(gb.ones(16, 2)) do ddp(xs):sum():backward() end
+    opt:step()
+    if step == 3 then file:write(assert(io.open("/proc/self/stat")):read("a"):match("^%d+")) file:close() end
+  end' >"$folder/stops.lua"
+steps=$folder/stops.lua
+lose TERM 1
+check "a barrier at the stop of one rank keeps nobody" \
+  '[ $code -ne 0 ] && grep -q "at the stop" "$folder/log" && [ $named -lt 15000 ]'
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]
