@@ -16,7 +16,7 @@
 
 GB_API gb_status gb_mover_open(uint32_t abi, int device, gb_mover *out);
 
-#define PIECE ((size_t)64 << 20)      /* of one message, that is staged at once */
+#define PIECE ((size_t)16 << 20)      /* of one message, that is staged at once: heartbeats wait meanwhile */
 #define ALIGNMENT ((size_t)256)
 #define CLOSE_SECONDS 10.0            /* that a communicator has to come to its end */
 

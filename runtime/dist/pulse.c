@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -18,13 +19,21 @@ struct gb_pulse {
   gb_transport *transport;
   pthread_t thread;
   pthread_mutex_t lock;
+  atomic_bool wants;                  /* the thread waits for the lock: others let it go first */
+  pthread_mutex_t end_lock;
   pthread_cond_t ending;
-  bool ends;
-  char word;                          /* what the next beats say */
+  bool ends;                          /* under end_lock, like: */
+  char word;                          /* what the next beats say; under the lock */
   ear ears[];
 };
 
-void gb_pulse_lock(gb_pulse *pulse) { if (pulse) pthread_mutex_lock(&pulse->lock); }
+/* Who waits for a message takes the lock again and again: a heartbeat that comes too late would be missed. */
+void gb_pulse_lock(gb_pulse *pulse) {
+  if (!pulse) return;
+  for (int i = 0; i < 100 && atomic_load(&pulse->wants); i++) nanosleep(&(struct timespec){ 0, 100000 }, NULL);
+  pthread_mutex_lock(&pulse->lock);
+}
+
 void gb_pulse_unlock(gb_pulse *pulse) { if (pulse) pthread_mutex_unlock(&pulse->lock); }
 
 /* Hear all that a rank has said since, and say one thing, unless the last one is still on its way. A rank that the
@@ -48,17 +57,23 @@ static void listen_to(gb_pulse *pulse, int rank) {
 
 static void *beat(void *argument) {
   gb_pulse *pulse = argument;
-  pthread_mutex_lock(&pulse->lock);
+  pthread_mutex_lock(&pulse->end_lock);
   while (!pulse->ends) {
+    pthread_mutex_unlock(&pulse->end_lock);
+    atomic_store(&pulse->wants, true);
+    pthread_mutex_lock(&pulse->lock);
+    atomic_store(&pulse->wants, false);
     for (int r = 0; r < pulse->transport->size; r++)
       if (r != pulse->transport->rank) listen_to(pulse, r);
+    pthread_mutex_unlock(&pulse->lock);
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_nsec += BEAT;
     if (until.tv_nsec >= 1000000000L) until.tv_nsec -= 1000000000L, until.tv_sec++;
-    while (!pulse->ends && pthread_cond_timedwait(&pulse->ending, &pulse->lock, &until) == 0) continue;
+    pthread_mutex_lock(&pulse->end_lock);
+    while (!pulse->ends && pthread_cond_timedwait(&pulse->ending, &pulse->end_lock, &until) == 0) continue;
   }
-  pthread_mutex_unlock(&pulse->lock);
+  pthread_mutex_unlock(&pulse->end_lock);
   return NULL;
 }
 
@@ -78,6 +93,7 @@ gb_pulse *gb_pulse_begin(gb_transport *transport) {
   if (!pulse) return NULL;
   pulse->transport = transport;
   pthread_mutex_init(&pulse->lock, NULL);
+  pthread_mutex_init(&pulse->end_lock, NULL);
   pthread_condattr_init(&clock);
   pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
   pthread_cond_init(&pulse->ending, &clock);
@@ -89,10 +105,10 @@ gb_pulse *gb_pulse_begin(gb_transport *transport) {
 
 void gb_pulse_end(gb_pulse *pulse) {
   if (!pulse) return;
-  pthread_mutex_lock(&pulse->lock);
+  pthread_mutex_lock(&pulse->end_lock);
   pulse->ends = true;
   pthread_cond_signal(&pulse->ending);
-  pthread_mutex_unlock(&pulse->lock);
+  pthread_mutex_unlock(&pulse->end_lock);
   pthread_join(pulse->thread, NULL);
   gb_transport *t = pulse->transport;
   for (int r = 0; r < t->size; r++) {
@@ -106,6 +122,7 @@ void gb_pulse_end(gb_pulse *pulse) {
 void gb_pulse_free(gb_pulse *pulse) {
   if (!pulse) return;
   pthread_mutex_destroy(&pulse->lock);
+  pthread_mutex_destroy(&pulse->end_lock);
   pthread_cond_destroy(&pulse->ending);
   free(pulse);
 }

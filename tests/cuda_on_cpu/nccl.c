@@ -151,11 +151,13 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
 /* One end of a connection that has ended. */
 static bool is_over(ssize_t n) { return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR); }
 
-/* Send, or receive, what goes; false: the other side is gone. */
+/* Send, or receive, what goes, but no more than so much at once; false: the other side is gone. */
+#define STRIDE ((size_t)1 << 20)
 static bool push_on(const part *p, int s, void *data, size_t bytes, size_t *done) {
-  while (*done < bytes) {
-    ssize_t n = p->sends ? send(s, (char *)data + *done, bytes - *done, MSG_NOSIGNAL)
-                         : recv(s, (char *)data + *done, bytes - *done, 0);
+  size_t end = bytes - *done < STRIDE ? bytes : *done + STRIDE;
+  while (*done < end) {
+    ssize_t n = p->sends ? send(s, (char *)data + *done, end - *done, MSG_NOSIGNAL)
+                         : recv(s, (char *)data + *done, end - *done, 0);
     if (n <= 0) return !is_over(n);
     *done += (size_t)n;
   }

@@ -21,6 +21,9 @@ for n in 2 $most; do
     check "$script.lua on $n ranks" '[ $bad = 0 ]'
   done
 done
+"$gibbous" "$dist/digests.lua" 3 >"$folder/want"
+run "$most" "$gibbous" "$dist/digests.lua" 3
+check "digests.lua leaves on $most ranks what it leaves on one process" '[ $bad = 0 ] && cmp "$folder/log.0" "$folder/want"'
 run 2 "$gibbous" "$dist/disagree.lua"
 check "disagree.lua on 2 ranks" '[ $bad = 0 ]'
 
