@@ -973,7 +973,9 @@ static gb_status conv2d_backward_input(gb_op_call *call) {
   conv v;
   set_up(&v, call, GB_OUT(call, conv2d_backward_input)->dx, in->weight, in->grad,
          GB_CONV_ATTRS(GB_ATTRS(call, conv2d_backward_input)));
-  if (takes_product(&v, FEW_ROWS)) return backward_input_product(&v);
+  bool narrow = v.cg < LEAST_TILE_CHANNELS; /* of which oneDNN (2.6) computes 16 */
+  if (takes_product(&v, narrow ? FEW_ROWS_OF_SUMS : FEW_ROWS) || (narrow && takes_large_product(&v)))
+    return backward_input_product(&v);
   if (find_turned(&v, true)) return run_slices(&v, forward_slice);
   if (find_library(&v, GB_ONEDNN_BACKWARD_INPUT, MOST_SLICES, true)) return run_slices(&v, backward_input_slice);
   if (takes_large_product(&v)) return backward_input_product(&v);
