@@ -1,7 +1,8 @@
 /* cuda/scan.cu - running products and extremes along a dim, the gradient of products, positions among sorted values.
  *
  * Products and extremes are scans (scan.cuh), in float64 or int64, by the length of a row. Of the gradient a thread
- * goes through a row from end to end: x is read twice, and sums in float64 are written and read. */
+ * goes through a short row from end to end, a block through another one strip by strip: x is read twice, and sums in
+ * float64 are written and read. */
 #include <float.h>
 
 #include "cuda/families.h"
@@ -37,8 +38,11 @@ static gb_status cumprod(gb_cuda_call *call) {
   return gb_is_float(y->dtype) ? products<double>(call, from, to) : products<int64_t>(call, from, to);
 }
 
-/* As the CPU's product_gradient_again. Of the elements of rows, those at the same place lie beside each other in s. */
-static GB_DEVICE void product_gradient_again(const gb_rows &grad, const gb_rows &x, const gb_rows &dx, double *s,
+/* Where the sums of a row are kept. */
+struct row_sums { double *data; int64_t step; };
+
+/* As the CPU's product_gradient_again. */
+static GB_DEVICE void product_gradient_again(const gb_rows &grad, const gb_rows &x, const gb_rows &dx, row_sums s,
                                              int64_t row) {
   int64_t g = gb_at(grad.outer, row), from = gb_at(x.outer, row), to = gb_at(dx.outer, row), zero = x.length;
   double before = 1, sum = 0, next = 0;
@@ -55,35 +59,125 @@ static GB_DEVICE void product_gradient_again(const gb_rows &grad, const gb_rows 
   for (int64_t i = 0; i < zero; i++) {
     double own = gb_row_load<double>(grad, g, i);
     before *= gb_row_load<double>(x, from, i);
-    s[i * x.count + row] = own != 0 ? own * before : 0;
+    s.data[i * s.step] = own != 0 ? own * before : 0;
   }
   if (zero < x.length && before != 0 && sum != 0) gb_row_store<double>(dx, to, zero, before * sum);
   sum = 0;
   for (int64_t i = zero - 1; i >= 0; i--) {
-    if (fabs(sum) <= DBL_MAX) sum += s[i * x.count + row];
+    if (fabs(sum) <= DBL_MAX) sum += s.data[i * s.step];
     gb_row_store<double>(dx, to, i, sum / gb_row_load<double>(x, from, i));
   }
 }
 
 /* As the CPU's: s[i] = g[i] + x[i + 1] s[i + 1], in float64, since it may be larger than any element of dx. */
-static __global__ void product_gradient(gb_rows grad, gb_rows x, gb_rows dx, double *s) {
-  for (int64_t row = gb_thread<int64_t>(); row < x.count; row += gb_grid_size<int64_t>()) {
+static GB_DEVICE void product_gradient_row(const gb_rows &grad, const gb_rows &x, const gb_rows &dx, row_sums s,
+                                           int64_t row) {
+  int64_t g = gb_at(grad.outer, row), from = gb_at(x.outer, row), to = gb_at(dx.outer, row);
+  double rest = 0, before = 1, factor = 0;
+  bool finite = true;
+  for (int64_t i = x.length - 1; i >= 0; i--) {
+    double own = gb_row_load<double>(grad, g, i);
+    rest = i + 1 < x.length ? own + factor * rest : own;
+    factor = gb_row_load<double>(x, from, i);
+    s.data[i * s.step] = rest;
+  }
+  for (int64_t i = 0; i < x.length; i++) {
+    double own = s.data[i * s.step] * before;
+    finite &= fabs(own) <= DBL_MAX;
+    gb_row_store<double>(dx, to, i, own);
+    before *= gb_row_load<double>(x, from, i);
+  }
+  if (!finite) product_gradient_again(grad, x, dx, s, row);
+}
+
+/* A thread to a row. Of the elements of rows, those at the same place lie beside each other in s. */
+static __global__ void product_gradient_short(gb_rows grad, gb_rows x, gb_rows dx, double *s) {
+  for (int64_t row = gb_thread<int64_t>(); row < x.count; row += gb_grid_size<int64_t>())
+    product_gradient_row(grad, x, dx, row_sums{ s + row, x.count }, row);
+}
+
+enum { STRIP = GB_SCAN_THREADS * GB_LANES };
+
+/* What a part of a row makes of the s behind it: sum + factor * s. */
+struct gradient_part { double factor, sum; };
+
+static GB_DEVICE gradient_part joined(gradient_part first, gradient_part behind) {
+  return gradient_part{ first.factor * behind.factor, first.sum + first.factor * behind.sum };
+}
+
+/* s of the strip that begins at `first`, from that behind it in *rest, which becomes the strip's first. Threads join
+ * their four with those of the threads behind. */
+static __device__ void sum_strip(const gb_rows &grad, int64_t g, const gb_rows &x, int64_t from, int64_t first,
+                                 double *s, double *rest) {
+  GB_SHARED(gradient_part, part, [GB_SCAN_THREADS]);
+  const int thread = (int)threadIdx.x;
+  gradient_part own[GB_LANES], all = { 1, 0 };
+  for (int l = GB_LANES - 1; l >= 0; l--) {
+    int64_t i = first + (int64_t)thread * GB_LANES + l;
+    own[l] = gradient_part{ 1, 0 };
+    if (i < x.length) {
+      own[l].factor = i + 1 < x.length ? gb_row_load<double>(x, from, i + 1) : 0;
+      own[l].sum = gb_row_load<double>(grad, g, i);
+    }
+    all = joined(own[l], all);
+  }
+  for (int by = 1; by < GB_SCAN_THREADS; by *= 2) {
+    __syncthreads(); /* what was there has been read */
+    part[thread] = all;
+    __syncthreads();
+    if (thread + by < GB_SCAN_THREADS) all = joined(all, part[thread + by]);
+  }
+  __syncthreads();
+  part[thread] = all;
+  __syncthreads();
+  double behind = *rest;
+  if (thread + 1 < GB_SCAN_THREADS) behind = part[thread + 1].sum + part[thread + 1].factor * behind;
+  *rest = part[0].sum + part[0].factor * *rest;
+  for (int l = GB_LANES - 1; l >= 0; l--) {
+    int64_t i = first + (int64_t)thread * GB_LANES + l;
+    behind = own[l].sum + own[l].factor * behind;
+    if (i < x.length) s[i] = behind;
+  }
+}
+
+/* dx of a strip from its s and the product of all before it, which becomes that of all before the next. */
+static __device__ bool multiply_strip(const gb_rows &x, int64_t from, const gb_rows &dx, int64_t to, int64_t first,
+                                      const double *s, double *before) {
+  double own[GB_LANES], all = 1, total;
+  bool finite = true;
+  for (int l = 0; l < GB_LANES; l++) {
+    int64_t i = first + (int64_t)threadIdx.x * GB_LANES + l;
+    own[l] = i < x.length ? gb_row_load<double>(x, from, i) : 1;
+    all *= own[l];
+  }
+  double product = *before * gb_block_scan(all, 1.0, gb_scan_fold<gb_scan_numbers<multiplied<double>>>(), &total);
+  *before *= total;
+  for (int l = 0; l < GB_LANES; l++) {
+    int64_t i = first + (int64_t)threadIdx.x * GB_LANES + l;
+    if (i < x.length) {
+      double slope = s[i] * product;
+      finite &= fabs(slope) <= DBL_MAX;
+      gb_row_store<double>(dx, to, i, slope);
+    }
+    product *= own[l];
+  }
+  return finite;
+}
+
+/* A block to a row. Products are joined in another order than one by one, and so may leave the range of float64 where
+ * those do not: such a row is done once more by one thread. */
+static __global__ void __launch_bounds__(GB_SCAN_THREADS) product_gradient(gb_rows grad, gb_rows x, gb_rows dx,
+                                                                           double *sums) {
+  for (int64_t row = blockIdx.x; row < x.count; row += gridDim.x) {
     int64_t g = gb_at(grad.outer, row), from = gb_at(x.outer, row), to = gb_at(dx.outer, row);
-    double rest = 0, before = 1, factor = 0;
-    bool finite = true;
-    for (int64_t i = x.length - 1; i >= 0; i--) {
-      double own = gb_row_load<double>(grad, g, i);
-      rest = i + 1 < x.length ? own + factor * rest : own;
-      factor = gb_row_load<double>(x, from, i);
-      s[i * x.count + row] = rest;
-    }
-    for (int64_t i = 0; i < x.length; i++) {
-      double own = s[i * x.count + row] * before;
-      finite &= fabs(own) <= DBL_MAX;
-      gb_row_store<double>(dx, to, i, own);
-      before *= gb_row_load<double>(x, from, i);
-    }
-    if (!finite) product_gradient_again(grad, x, dx, s, row);
+    double *s = sums + row * x.length, rest = 0, before = 1;
+    int broken = 0;
+    for (int64_t first = (x.length - 1) / STRIP * STRIP; first >= 0; first -= STRIP)
+      sum_strip(grad, g, x, from, first, s, &rest);
+    for (int64_t first = 0; first < x.length; first += STRIP)
+      broken |= !multiply_strip(x, from, dx, to, first, s, &before);
+    broken = gb_block_reduce<gb_most_of>(broken, 0);
+    if (broken && threadIdx.x == 0) product_gradient_row(grad, x, dx, row_sums{ s, 1 }, row);
   }
 }
 
@@ -95,7 +189,12 @@ static gb_status cumprod_backward(gb_cuda_call *call) {
   gb_rows x = along(in->x, dim);
   double *s = (double *)gb_cuda_scratch(call, (size_t)dx->numel * sizeof(double));
   if (!s) return GB_EMEMORY;
-  GB_LAUNCH(call->stream, product_gradient, gb_blocks(x.count, GB_THREADS), GB_THREADS, 0, along(in->grad, dim), x,
+  if (x.length <= GB_SCAN_SHORT) {
+    GB_LAUNCH(call->stream, product_gradient_short, gb_blocks(x.count, GB_THREADS), GB_THREADS, 0, along(in->grad, dim),
+              x, along(dx, dim), s);
+    return GB_OK;
+  }
+  GB_LAUNCH(call->stream, product_gradient, gb_blocks(x.count, 1), GB_SCAN_THREADS, 0, along(in->grad, dim), x,
             along(dx, dim), s);
   return GB_OK;
 }

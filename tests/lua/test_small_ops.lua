@@ -177,6 +177,22 @@ describe("running products and extremes of long rows", function()
       local near = 1 + gb.randn(2, n, { dtype = "float64", device = "cpu" }) / n
       expect(near:to(device):cumprod(2):to("cpu")):to_be_close(near:cumprod(2), 1e-12)
     end)
+    it("have the CPU's gradient, beside zeros and where products overflow: " .. n, function()
+      local x = 1 + gb.randn(4, n, { dtype = "float64", device = "cpu" }) * (4 / n)
+      local by, slopes = gb.randn(4, n, { dtype = "float64", device = "cpu" }), {}
+      x[{ 2, n // 2 }] = 0
+      x[{ 2, n - 1 }] = 0
+      x[{ 3, { 1, n // 3 } }] = 1e-30
+      x[{ 3, { n // 3 + 1, n } }] = 1e30
+      x[{ 4, n // 2 }] = 1 / 0
+      for i, where in ipairs { "cpu", device } do
+        local own = x:to(where):clone():requires_grad_()
+        own:cumprod(2):backward(by:to(where))
+        slopes[i] = own.grad:to("cpu")
+      end
+      -- sums of n products, each in another order
+      expect(gb.allclose(slopes[2], slopes[1], { rtol = 1e-11, atol = 1e-11, equal_nan = true })):to_be(true)
+    end)
   end
 end)
 
