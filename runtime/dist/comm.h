@@ -24,8 +24,8 @@ typedef struct gb_comm_friend {
 } gb_comm_friend;
 
 /* What a rank has sent and received in a job, heartbeats aside. summed: bytes that it gave to sums of the transport,
- * whose messages nobody counts. copied: of gradients, between where they lie and what is summed. direct: bytes sent from
- * the memory of a GPU, without a way through the host's. */
+ * whose messages nobody counts. copied: of gradients, between where they lie and what is summed. direct: bytes sent
+ * from the memory of a GPU, without a way through the host's. */
 typedef struct gb_traffic {
   int64_t messages_sent, bytes_sent, messages_received, bytes_received, bytes_summed, bytes_copied, bytes_direct;
 } gb_traffic;

@@ -1,6 +1,6 @@
--- test_gates.lua - the gradient of a ReLU behind a batch norm, or behind the sum of one and a residual, which the norm's
--- own gradient makes on its way together with the sum of two that reached the ReLU: gradients are those of ops that run
--- one by one, to the bit. A hook on what goes into the ReLU keeps them apart.
+-- test_gates.lua - the gradient of a ReLU behind a batch norm, or behind the sum of one and a residual, which the
+-- norm's own gradient makes on its way together with the sum of two that reached the ReLU: gradients are those of ops
+-- that run one by one, to the bit. A hook on what goes into the ReLU keeps them apart.
 --
 -- Run by our own kernels, and with GIBBOUS_CUDNN_ON_CPU=1 by a stand-in for the library's one operation.
 
@@ -23,8 +23,8 @@ local function expect_same(a, b)
   end
 end
 
--- Gradients of all leaves after backward of f(leaves, apart): apart(x) gives x, in one of two runs with a hook. They are
--- the same.
+-- Gradients of all leaves after backward of f(leaves, apart): apart(x) gives x, in one of two runs with a hook. They
+-- are the same.
 local function expect_alike(make, f)
   local seen = {}
   for run = 1, 2 do
@@ -45,8 +45,9 @@ end
 
 local function norm(x, weight, bias, training)
   local c = x.shape[2]
-  return F.batch_norm(x, training == false and gb.zeros(c) or nil, training == false and gb.ones(c) or nil, weight, bias,
-    { training = training ~= false })
+  local measured = training == false
+  return F.batch_norm(x, measured and gb.zeros(c) or nil, measured and gb.ones(c) or nil, weight, bias,
+    { training = not measured })
 end
 
 for _, dtype in ipairs { "bfloat16", "float16", "float32", "float64" } do
