@@ -99,6 +99,23 @@ return {
   { lacks = all, because = "it trains, measures or keeps a model, and has tests of its own",
     names = [[ gb.Checkpoints gb.EarlyStopping gb.Metrics gb.Trainer gb.evaluate gb.load gb.predict gb.save ]] },
 
+  -- What test_made compares with lines of tests/golden/made.py or with its parts.
+  { lacks = "gradient", because = "it gives counts, or a number in two parts", test = "tests/lua/test_made.lua",
+    names = "gb.frexp gb.histogramdd" },
+  { lacks = "gradient", because = "it makes new weights of a layer that is trained", test = "tests/golden/made.py",
+    names = "gb.nn.utils.fuse_conv_bn_weights gb.nn.utils.fuse_linear_bn_weights" },
+  { lacks = "autocast", because = "it is linear layers and an op that has an autocast test",
+    test = "tests/lua/test_made.lua", names = "gb.nn.AdaptiveLogSoftmaxWithLoss gb.nn.LinearCrossEntropyLoss" },
+  { lacks = all, because = "it draws: moments and bounds are tested", test = "tests/lua/test_made.lua",
+    names = "gb.binomial gb.poisson" },
+  { lacks = all, because = "it is a function that has lines", test = "tests/lua/test_made.lua",
+    names = [[ gb.nn.FractionalMaxPool2d gb.nn.FractionalMaxPool3d gb.nn.LPPool3d gb.nn.RReLU gb.rrelu
+      gb.nn.utils.fuse_conv_bn_eval gb.nn.utils.fuse_linear_bn_eval tensor:frexp ]] },
+  { lacks = all, because = "it changes a layer in place, or is told of a gradient", test = "tests/lua/test_made.lua",
+    names = "gb.nn.utils.orthogonal tensor:register_post_accumulate_grad_hook" },
+  { lacks = all, because = "it holds parameters, and computes nothing", test = "tests/lua/test_hooks.lua",
+    names = "gb.nn.ParameterDict gb.nn.ParameterList" },
+
   -- Optimizers and schedules.
   { lacks = "golden device", because = "it makes or lists optimizers and schedules that have lines",
     test = "tests/lua/test_trainer.lua", names = "gb.optim.lr.named gb.optim.named" },

@@ -107,6 +107,15 @@ for _, line in ipairs(goldens.read("linalg", { "linalg" })) do
     line_of("gb." .. name, line.grad, true)
   end
 end
+local tables = { gb = "gb.", F = "gb.nn.functional.", L = "gb.linalg.", nn = "gb.nn.", utils = "gb.nn.utils." }
+local brought = { is_tensor = true, Parameter = true, no_grad = true, tensor = true } -- what the lines need besides
+for _, line in ipairs(goldens.read("made", { "made" })) do -- test_made
+  for head, name in line.lua:gmatch("%f[%w](%w+)%.([%w_]+)%s*[({]") do
+    if tables[head] and not brought[name] then
+      line_of(tables[head] .. name, #line.grad > 0, not goldens.multiplies(line))
+    end
+  end
+end
 for folder, prefix in pairs { layers = "gb.nn.", recurrent = "gb.nn.", transformers = "gb.nn.",
   optimizers = "gb.optim.", schedules = "gb.optim.lr." } do
   for _, line in ipairs(goldens.read("training", { folder })) do

@@ -83,6 +83,19 @@ describe("goldens in float32", function()
   end
 end)
 
+-- Nothing here but products is in autocast's lists of 16 bits, and 16-bit inputs are not given.
+describe("goldens under autocast", function()
+  for _, line in ipairs(lines) do
+    if not float64_only[line.name] and not line.lua:find(":double()", 1, true) and not goldens.multiplies(line) then
+      it(line.name .. " has the bits of float32", function()
+        local plain, scoped = run(line, inputs_of(line, "float32")), nil
+        gb.amp.autocast("bfloat16", function() scoped = run(line, inputs_of(line, "float32")) end)
+        for i = 1, line.outputs do expect(scoped[i]:equal(plain[i])):to_be(true) end
+      end)
+    end
+  end
+end)
+
 -- ====}
 
 -- {==== draws ====
@@ -155,6 +168,8 @@ describe("draws of counts", function()
   end)
   it("fractional pooling draws places that a seed repeats", function()
     local x = gb.randn({ 1, 2, 9, 9 })
+    local maps = gb.randn(2, 3, 4, 6, 5)
+    expect(nn.LPPool3d(2, 3, { stride = 2 })(maps)):to_be_close(F.lp_pool3d(maps, 2, 3, { stride = 2 }), 0)
     local pool = nn.FractionalMaxPool2d(3, { output_ratio = { 0.5, 0.7 } })
     gb.manual_seed(1)
     local y = pool(x)
