@@ -168,9 +168,9 @@ static gb_status backward_input(gb_context *c, gb_tensor *grad, gb_tensor *weigh
 /* The gradient of the weight, of the shape it had, in dtype; in `place`, unless that is NULL. */
 static gb_status backward_weight(gb_context *c, gb_tensor *grad, gb_tensor *x, const int64_t *shape, gb_conv_attrs conv,
                                  gb_dtype dtype, gb_tensor *place, gb_tensor **out) {
-  return GB_RUN_OUT(c, conv2d_backward_weight, &place, out, .grad = grad, .x = x, .shape = gb_attr_ints(4, shape),
-                .stride = *conv.stride, .padding = *conv.padding, .dilation = *conv.dilation, .groups = *conv.groups,
-                .dtype = gb_attr_int(dtype));
+  return GB_RUN_OUT(c, conv2d_backward_weight, place ? &place : NULL, out, .grad = grad, .x = x,
+                .shape = gb_attr_ints(4, shape), .stride = *conv.stride, .padding = *conv.padding,
+                .dilation = *conv.dilation, .groups = *conv.groups, .dtype = gb_attr_int(dtype));
 }
 
 /* A plain convolution, without bias and activation. */

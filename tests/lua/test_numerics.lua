@@ -81,8 +81,8 @@ describe("amp.numerics of a tensor", function()
     expect(function() amp.numerics(gb.ones(2), { format = "int32" }) end):to_fail("'format' must be 'float16', \z
       'bfloat16', 'float32' or 'float64', got 'int32'")
     expect(function() amp.numerics(gb.ones(2), { dtype = "float16" }) end):to_fail("unknown option 'dtype'")
-    expect(function() amp.numerics(gb.ones(2), "float16") end):to_fail("numerics: expects a table of options, got \z
-      string")
+    expect(function() amp.numerics(gb.ones(2), "float16") end):to_fail("numerics: expects a table of options, \z
+      such as { format = ... }, got string")
   end)
 end)
 
