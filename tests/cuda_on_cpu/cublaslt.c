@@ -319,6 +319,12 @@ static void count_product(const gb_gemm *g) {
                    result + (g->aux && !reads_aux ? result : 0) + (g->sums ? size_of(g->dtype, g->m) : 0));
 }
 
+/* Element i of an operand, as the library's units take it. */
+static double operand(const gb_gemm *g, const void *data, gb_dtype dtype, int64_t i) {
+  double x = load(data, dtype, i);
+  return g->tf32 ? (double)gb_float_to_tf32((float)x) : x;
+}
+
 /* Product i of the batch: both operands packed in the type of the sums, and multiplied. */
 static void run_one(const product_work *w, int64_t i) {
   const gb_gemm *g = &w->gemm;
@@ -330,11 +336,11 @@ static void run_one(const product_work *w, int64_t i) {
   for (int64_t r = 0; r < rows; r++)
     for (int64_t l = 0; l < g->k; l++)
       store(a, lane, r * g->k + l,
-            r < g->m ? load(from_a, g->a.dtype, r * g->a.row_stride + l * g->a.column_stride) : 0);
+            r < g->m ? operand(g, from_a, g->a.dtype, r * g->a.row_stride + l * g->a.column_stride) : 0);
   for (int64_t j = 0; j < columns; j++)
     for (int64_t l = 0; l < g->k; l++)
       store(b, lane, (j / TILE_COLUMNS * g->k + l) * TILE_COLUMNS + j % TILE_COLUMNS,
-            j < g->n ? load(from_b, g->b.dtype, l * g->b.row_stride + j * g->b.column_stride) : 0);
+            j < g->n ? operand(g, from_b, g->b.dtype, l * g->b.row_stride + j * g->b.column_stride) : 0);
   if (wide) multiply_double(a, b, sums, g->m, g->n, g->k);
   else multiply_float(a, b, sums, g->m, g->n, g->k);
   for (int64_t r = 0; r < g->m; r++)
