@@ -10,7 +10,14 @@
 
 /* {==== backward and grad ==== */
 
-/* Backward of which only the leaves in `inputs` get gradients. */
+/* Does a tensor stand before place i of a list too? */
+static bool is_repeated(const gbl_value *list, int i) {
+  for (int k = 0; k < i; k++)
+    if (list->tensors[k] == list->tensors[i]) return true;
+  return false;
+}
+
+/* Backward of which only the leaves in `inputs` get gradients, each once. */
 static int backward_to(lua_State *L, gbl_call *call, gb_tensor *self, gb_tensor *gradient, bool retain, bool create) {
   const gbl_value *inputs = gbl_argument(call, "inputs");
   int n = inputs->count;
@@ -24,8 +31,10 @@ static int backward_to(lua_State *L, gbl_call *call, gb_tensor *self, gb_tensor 
   memset(results, 0, sizeof *results * (size_t)(n + 1));
   gb_status status = gb_grad(&self, gradient ? &gradient : NULL, 1, inputs->tensors, n, retain, create, true, results);
   for (int i = 0; i < n; i++) {
-    if (status == GB_OK && results[i])
+    if (status == GB_OK && results[i] && !is_repeated(inputs, i)) {
       status = gb_accumulate_leaf(call->state->context, inputs->tensors[i], results[i], create);
+      if (status == GB_OK) status = gb_run_after_hooks(call->state->context, inputs->tensors[i]);
+    }
     if (results[i]) gb_tensor_release(results[i]);
   }
   gbl_check_status(L, status);

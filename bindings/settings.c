@@ -337,7 +337,7 @@ static int64_t given_or(const gbl_call *call, const char *name, int64_t otherwis
 
 static int set_printoptions(lua_State *L, gbl_call *call) {
   (void)L;
-  gb_print_options *print = &call->state->print;
+  gb_print_options options = call->state->print, *print = &options;
   const char *profile = gbl_given(call, "profile") ? gbl_string(call, "profile") : NULL;
   if (profile) { /* PyTorch's, which the other options change */
     bool is_short = !strcmp(profile, "short");
@@ -362,6 +362,7 @@ static int set_printoptions(lua_State *L, gbl_call *call) {
   const gbl_value *scientific = gbl_argument(call, "scientific");
   if (scientific->given && strcmp(scientific->kind, "bool")) print->scientific = GB_SCIENTIFIC_AUTO;
   else if (scientific->given) print->scientific = scientific->integer ? GB_SCIENTIFIC_ALWAYS : GB_SCIENTIFIC_NEVER;
+  call->state->print = options;
   return 0;
 }
 

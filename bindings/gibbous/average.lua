@@ -99,8 +99,8 @@ local function called_for_all(mine, tensors)
   return values
 end
 
--- The averages by multi_avg_fn, which changes copies of all of them at once. Those it may have freed or put others in
--- the place of are an error.
+-- The averages by multi_avg_fn, which changes copies of all of them at once. It may free
+-- them; another tensor in the place of one is an error.
 local function changed_together(mine, tensors)
   local values, floats, given, current = {}, {}, {}, {}
   for i = 1, #tensors do
@@ -113,7 +113,14 @@ local function changed_together(mine, tensors)
     else values[i] = weight
     end
   end
+  local before = native.copy(given)
   mine.options.multi_avg_fn(given, current, mine.n)
+  for n = 1, #before do
+    if not rawequal(rawget(given, n), before[n]) then
+      fail(format("Average: multi_avg_fn put something else in the place of average %d; change the averages in place, \z
+        as in averages[i]:lerp_(weights[i], 0.1)", n))
+    end
+  end
   return values
 end
 

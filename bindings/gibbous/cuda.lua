@@ -92,19 +92,23 @@ end)
 
 -- {---- tuning ----
 
+local is_tuning = false
 local function fail_tune(text, ...) native.fail("cuda.tune: " .. format(text, ...)) end
 
--- The products of a linear layer, forward and backward, at the sizes of one shape { rows, inputs, outputs, dtype = }.
-local function run_layer(shape, device)
-  local sizes, dtype = {}, rawget(shape, "dtype") or "bfloat16"
+-- One shape { rows, inputs, outputs, dtype = } has its sizes.
+local function check_layer(shape)
   for i = 1, 3 do
     local size = rawget(shape, i)
     if math_type(size) ~= "integer" or size < 1 then
       fail_tune("a shape is { rows, inputs, outputs, dtype = \"bfloat16\" } with sizes from 1 on, got %s",
         size == nil and "less than three" or tostring(size))
     end
-    sizes[i] = size
   end
+end
+
+-- The products of a linear layer, forward and backward, at the sizes of one shape.
+local function run_layer(sizes, device)
+  local dtype = rawget(sizes, "dtype") or "bfloat16"
   local function made(...) return gb.randn(...):to(device):to(dtype):requires_grad_(true) end
   local y = gb.nn.functional.linear(made(sizes[1], sizes[2]), made(sizes[3], sizes[2]), made(sizes[3]))
   y:backward(gb.ones_like(y))
@@ -112,14 +116,18 @@ end
 
 -- Of all shapes, with the recipe's random stream left where it was.
 local function run_layers(shapes, device)
-  local state = gb.get_rng_state()
   for _, shape in ipairs(shapes) do
     if type(shape) ~= "table" then
       fail_tune("a list of shapes, each { rows, inputs, outputs }; got a %s", type(shape))
     end
-    run_layer(shape, device)
+    check_layer(shape)
   end
+  local state = gb.get_rng_state()
+  local ok, why = pcall(function()
+    for _, shape in ipairs(shapes) do run_layer(shape, device) end
+  end)
   gb.set_rng_state(state)
+  if not ok then error(why, 0) end
 end
 
 cuda.tune = define("gb.cuda.tune(work: function|list; file: path, device?: int|device) -> table: Run the work, time \z
@@ -129,17 +137,21 @@ cuda.tune = define("gb.cuda.tune(work: function|list; file: path, device?: int|d
   run forward and backward. The file has all choices for this device, those that were read before too. Results: \z
   timed, improved (products that another algorithm than the library's first is faster for by 2 % and more), before \z
   and after (seconds of one launch of each), choices. Another algorithm adds up in another order, so the bits of a \z
-  tuned run are its own. Errors: there is no CUDA device; a graph is captured; what the work raises. Example: if \z
+  tuned run are its own. Errors: there is no CUDA device; a graph is captured; what the \z
+  work raises, and what was timed until then stays in use. Example: if \z
   gb.cuda.is_available() then gb.cuda.tune({ { 64, 32, 16 } }, { file = os.tmpname() }) end", "none",
   function(work, options)
   local device = options.device or device_of {}
   if math_type(device) == "integer" then device = "cuda:" .. device end
   local why = native.why_unwritable(options.file)
   if why then fail_tune("%s", why) end
-  native.tune(device, true)
   local ok, text
+  if is_tuning then fail_tune("the work calls it again") end
+  is_tuning = true
+  native.tune(device, true)
   if type(work) == "function" then ok, text = pcall(work) else ok, text = pcall(run_layers, work, device) end
   native.tune(device, false)
+  is_tuning = false
   if not ok then error(text, 0) end
   return native.tuned_write(device, options.file)
 end)

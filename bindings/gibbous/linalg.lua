@@ -441,7 +441,8 @@ local PANEL = 32 -- columns that are eliminated one by one; what is to their rig
 local function reordered(x, order) return x:gather(2, order:unsqueeze(3):expand(x.shape)) end
 
 -- Eliminate the columns of a panel [b, m, w]. Returns L and U in one, the order of rows, and the row each step took.
-local function eliminate(panel, pivot)
+-- Whether a pivot is 0 over something else, which exchanged rows rule out, goes to the list `broken`.
+local function eliminate(panel, pivot, broken)
   local b, m, w = panel.shape[1], panel.shape[2], panel.shape[3]
   local place = gb.arange(0, m, 1, { device = panel.device }):expand(b, m)
   local order, rows = place:clone(), {}
@@ -455,6 +456,7 @@ local function eliminate(panel, pivot)
     if j < m then
       local top = panel:narrow(2, j, 1):narrow(3, j, 1)
       local below = panel:narrow(2, j + 1, m - j):narrow(3, j, 1)
+      if not pivot then broken[#broken + 1] = top:eq(0):logical_and(below:ne(0)):any() end
       below:copy_(below / gb.where(top:eq(0), 1, top):to(panel.dtype)) -- under a 0 there is nothing else
       if j < w then
         panel:narrow(2, j + 1, m - j):narrow(3, j + 1, w - j):sub_(below:matmul(
@@ -469,12 +471,12 @@ end
 local function eliminated(x, pivot)
   local b, m, n = x.shape[1], x.shape[2], x.shape[3]
   local k = math.min(m, n)
-  local made, pivots = x:clone(), {}
+  local made, pivots, broken = x:clone(), {}, {}
   local order = gb.arange(0, m, 1, { device = x.device }):expand(b, m):clone()
   for first = 1, k, PANEL do
     local w, height = math.min(PANEL, k - first + 1), m - first + 1
     local lower = made:narrow(2, first, height)
-    local panel, moved, rows = eliminate(lower:narrow(3, first, w):clone(), pivot)
+    local panel, moved, rows = eliminate(lower:narrow(3, first, w):clone(), pivot, broken)
     for j = 1, w do pivots[#pivots + 1] = rows[j] and rows[j] + (first - 1) or nil end
     if pivot then
       lower:copy_(reordered(lower, moved))
@@ -491,6 +493,9 @@ local function eliminated(x, pivot)
         right:narrow(2, w + 1, height - w):sub_(panel:narrow(2, w + 1, height - w):matmul(top))
       end
     end
+  end
+  if #broken > 0 and gb.stack(broken):any():item() then
+    fail("linalg.lu: a pivot is 0, and rows are not exchanged; leave out pivot = false")
   end
   return made, order, #pivots > 0 and gb.cat(pivots, 2) or gb.empty({ b, 0 }, { dtype = "int64", device = x.device })
 end
@@ -605,6 +610,13 @@ linalg.lu_factor = define("gb.linalg.lu_factor(A: tensor; pivot: bool = true) ->
     return made, counted:contiguous()
   end)
 
+-- Pivots as [b, k], of which either may be 0.
+local function in_batch(pivots)
+  local b, shape = 1, pivots.shape
+  for i = 1, #shape - 1 do b = b * shape[i] end
+  return pivots:reshape(b, shape[#shape])
+end
+
 -- The order of rows that swaps by pivots [b, k], from 1, make of m.
 local function order_of(name, pivots, m)
   local b, k = pivots.shape[1], pivots.shape[2]
@@ -635,7 +647,7 @@ local function lu_solve(LU, pivots, B, adjoint)
     fail(format("linalg.lu_solve: LU %s and pivots %s do not fit; pivots are those of lu_factor", shape_text(LU),
       shape_text(pivots)))
   end
-  local order = order_of("lu_solve", pivots:reshape(-1, n), n):reshape(pivots.shape)
+  local order = order_of("lu_solve", in_batch(pivots), n):reshape(pivots.shape)
   -- batches broadcast
   local batch = {}
   for i = 1, math.max(LU.ndim, B.ndim) - 2 do
@@ -681,7 +693,7 @@ gb.lu_unpack = define("gb.lu_unpack(LU: tensor, pivots: tensor, unpack_data: boo
         shape_text(pivots)))
     end
     local shape = pivots.shape
-    local order = order_of("lu_unpack", pivots:reshape(-1, shape[#shape]), m)
+    local order = order_of("lu_unpack", in_batch(pivots), m)
     shape[#shape] = m
     local P, L, U = none, none, none
     if unpack_pivots then P = permutation_of(order:reshape(shape), LU) end

@@ -193,13 +193,14 @@ Optimizer.gather = define("Optimizer:gather(): Bring the float32 weights of a sh
   function(self) native.gather(private(self, "optimizer").native) end)
 
 gb.optim.Sharded = define("gb.optim.Sharded(optimizer: optimizer|lbfgs; gradients: \"parts\"|\"whole\" = \"parts\", \z
-  weights: \"needed\"|\"whole\" = \"needed\") -> optimizer: The optimizer itself, whose states (moments, float32 \z
+  weights: \"whole\"|\"needed\" = \"whole\") -> optimizer: The optimizer itself, whose states (moments, float32 \z
   masters) are shared out from now between the processes of the job: each has, and steps, a part of the elements, \z
   and gets the weights of the others after the step. gradients: DataParallel brings each process those of its part \z
   alone, so that a gradient is 0 elsewhere, and half as many bytes of them are sent; clipping and scalers join what \z
-  each has measured, so that every process clips and unscales; whole: they are the same on all. weights: those that \z
-  the first two steps have read in 16 bits alone, under autocast, are brought together in 16 bits from then on, and \z
-  in float32 by Optimizer:gather(); whole: all of them in their dtype, after every step. The bits are those of the \z
+  each has measured, so that every process clips and unscales; whole: they are the same on all. weights: all of them \z
+  in their dtype, after every step; needed: those that the first two steps have read in 16 bits alone, under \z
+  autocast, are brought together in 16 bits from then on, and in float32 by Optimizer:gather(), without which they \z
+  cannot be read and are lost with the optimizer. The bits are those of the \z
   whole optimizer. Every process makes every step, state_dict and load_state_dict; a state does not know how many \z
   there were. In a job of one nothing changes. Muon and Adafactor step whole matrices: each process those that are \z
   its share of the work, and gradients stay whole. Errors: LBFGS, LAMB and LARS, which measure more than that; \z

@@ -110,8 +110,10 @@ static void sum_block(const float *const *rows, const float *const *next, int64_
     memcpy(sum + k, sums, sizeof sums);
   }
   if (k < n) memset(sum + k, 0, (size_t)(n - k) * sizeof *sum);
-  for (int64_t i = 0; i < count && k < n; i++)
+  for (int64_t i = 0; i < count && k < n; i++) {
+    ask_for((const char *)(next[i] + k), (n - k) * (int64_t)sizeof *sum);
     for (int64_t j = k; j < n; j++) sum[j] += rows[i][j];
+  }
 }
 
 /* Rows of float32 that lie as they are added: a bag's sum block by block, while the next block is asked for, which may

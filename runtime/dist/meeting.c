@@ -98,10 +98,16 @@ static int listen_everywhere(int port) {
   return s >= 0 || errno == EADDRINUSE ? s : listen_at((struct sockaddr *)&four, sizeof four, false);
 }
 
+/* Does the name itself say this machine alone? A machine's own name may be a loopback address to itself and another one
+ * to others. */
+static bool is_near(const char *name) {
+  return !strcmp(name, "localhost") || !strcmp(name, "::1") || !strncmp(name, "127.", 4);
+}
+
 /* What is for this machine alone is heard on this machine alone. 0, or why not. */
 static int listen_once(host *h, const struct addrinfo *list) {
   int code = 0;
-  bool near = true;
+  bool near = is_near(h->meeting->host);
   for (const struct addrinfo *a = list; a; a = a->ai_next) near = near && is_loopback(a->ai_addr);
   for (const struct addrinfo *a = list; near && a && h->n_listeners < LISTENERS; a = a->ai_next) {
     int s = listen_at(a->ai_addr, a->ai_addrlen, false);

@@ -1089,7 +1089,7 @@ static gb_status note_final(void *user, gb_tensor *leaf) {
   forget_note(s, i);
   s->noted[i] = (note){ grad, gb_tensor_version(grad) };
   if (s->overlaps && !again && !s->holds && !s->held && s->shard == last_shard(s)) {
-    status = open_leaf(s, s->spots[i].unit);
+    status = need_leaf(u); /* not where it lies: the recipe may read a gradient until the body ends */
     if (status == GB_OK) status = take_values(s, i, grad, weight_of(s, s->shard));
     s->early[i] = status == GB_OK;
     if (s->early[i]) u->waits--;

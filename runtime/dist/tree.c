@@ -94,7 +94,7 @@ void *gb_tree_leaf(gb_tree *tree) {
 /* More than a tree needs goes. */
 void gb_tree_spare(gb_tree *tree, void *data) {
   if (tree->count + tree->spares < GB_TREE_NODES) tree->spare[tree->spares++] = data;
-  else gb_counted_free(data);
+  else gb_comm_free(tree->comm, data); /* a message may still reach it */
 }
 
 gb_status gb_tree_sum(const gb_tree *tree, void *left, const void *right, int64_t count) {

@@ -50,5 +50,7 @@ gb_status gb_view_refresh(gb_tensor *t);
 
 /* Add grad into leaf->grad, or into its segment of an optimizer's slab. */
 gb_status gb_accumulate_leaf(gb_context *context, gb_tensor *leaf, gb_tensor *grad, bool create_graph);
+/* Run those hooks of a leaf that come when its gradient is there. */
+gb_status gb_run_after_hooks(gb_context *context, gb_tensor *leaf);
 
 #endif

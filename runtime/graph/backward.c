@@ -229,8 +229,7 @@ static gb_status keep_gradient(walk *w, gb_tensor *keeper, gb_tensor *grad) {
   return GB_OK;
 }
 
-/* Run those hooks of a leaf that come when its gradient is there. */
-static gb_status run_after_hooks(gb_context *context, gb_tensor *leaf) {
+gb_status gb_run_after_hooks(gb_context *context, gb_tensor *leaf) {
   gb_modes *modes = context->modes;
   gb_status status = GB_OK;
   int64_t id = 0;
@@ -813,7 +812,7 @@ static gb_status settle_waiting(walk *w) {
     GB_TRY(set_apart(w, &w->waiting[i].grad));
     GB_TRY(run_hooks(w->context, &w->waiting[i].leaf->hooks, &w->waiting[i].grad));
     GB_TRY(settle_leaf(w, w->waiting[i].leaf, w->waiting[i].grad));
-    if (!w->captures) GB_TRY(run_after_hooks(w->context, w->waiting[i].leaf));
+    if (!w->captures) GB_TRY(gb_run_after_hooks(w->context, w->waiting[i].leaf));
   }
   return GB_OK;
 }

@@ -229,7 +229,7 @@ describe("Sharded", function()
   it("brings together in 16 bits what compute reads in 16 bits", function()
     local plain, _, _, unused = narrow(5)
     local whole, whole_opt, all = narrow(5, { weights = "whole" })
-    local body, opt, sent, head = narrow(5, {})
+    local body, opt, sent, head = narrow(5, { weights = "needed" })
     expect(body[2].weight):to_equal_bits(plain[2].weight)
     expect(head.weight):to_equal_bits(unused.weight) -- not seen to be read in 16 bits
     if size > 1 then -- two bytes for each weight of the linears, four for those of the norm
@@ -256,9 +256,9 @@ describe("Sharded", function()
   end)
 
   it("goes on from a state that was shared out in 16 bits", function()
-    local on, body, opt = narrow(5), narrow(3, {})
+    local on, body, opt = narrow(5), narrow(3, { weights = "needed" })
     local from = { opt = opt:state_dict(), model = body:state_dict(), rng = { gb.get_rng_state() } }
-    expect_same(narrow(2, {}, from):state_dict(), on:state_dict())
+    expect_same(narrow(2, { weights = "needed" }, from):state_dict(), on:state_dict())
     local x = gb.randn(16, 500) -- the state is still shared out after it was read
     gb.amp.autocast("bf16-mixed", function() return body(x):float():square():mean() end):backward()
     opt:step()

@@ -69,6 +69,8 @@ local function same(name, text)
   lines[#lines + 1] = name .. ": " .. text
 end
 
+local function shared(optimizer) return gb.optim.Sharded(optimizer, { weights = "needed" }) end
+
 describe("a Trainer in a job", function()
   for _, precision in ipairs { "32-true", "16-mixed", "bf16-mixed" } do
     it("leaves the same bits for any number of processes, in " .. precision, function()
@@ -152,7 +154,7 @@ describe("a Trainer in a job", function()
         gb.manual_seed(4)
         local model = Net()
         local adam = gb.optim.AdamW(model:parameters(), { lr = 0.02 })
-        local trainer, train = make { model = model, optimizer = share and gb.optim.Sharded(adam) or adam, epochs = 2,
+        local trainer, train = make { model = model, optimizer = share and shared(adam) or adam, epochs = 2,
           precision = precision, average = { decay = 0.9, start = 4 }, resume = true,
           checkpoint = { folder .. "/" .. name, every_steps = 3, name = "{step}" },
           on = { step = function(t) return t.step ~= steps end } }
@@ -170,7 +172,7 @@ describe("a Trainer in a job", function()
       gb.manual_seed(4)
       local model, texts = Net(), {}
       local adam = gb.optim.AdamW(model:parameters(), { lr = 0.5 })
-      local trainer, train = make { model = model, optimizer = share and gb.optim.Sharded(adam) or adam, epochs = 2,
+      local trainer, train = make { model = model, optimizer = share and shared(adam) or adam, epochs = 2,
         spikes = { tolerance = 0.01 } }
       local say = print
       _G.print = function(text) texts[#texts + 1] = text end

@@ -166,6 +166,27 @@ describe("parameters in lists", function()
   end)
 end)
 
+describe("always_call", function()
+  it("is one call, where a hook behind fails too", function()
+    local layer, calls = nn.Linear(2, 2), 0
+    layer:register_forward_hook(function() calls = calls + 1 end, { always_call = true })
+    layer:register_forward_hook(function() error("no") end)
+    expect(function() layer(gb.ones(1, 2)) end):to_fail("no")
+    expect(calls):to_be(1)
+  end)
+end)
+
+describe("backward to some leaves", function()
+  it("adds once to a leaf that is named twice, and calls its hooks", function()
+    local a, calls = gb.ones(2, { requires_grad = true }), 0
+    a:register_post_accumulate_grad_hook(function() calls = calls + 1 end)
+    local y = (a * 3):sum();
+    y:backward { inputs = { a, a } }
+    expect(a.grad:tolist()[1]):to_be(3)
+    expect(calls):to_be(1)
+  end)
+end)
+
 describe("norms without a bias", function()
   it("have a weight alone", function()
     local x = gb.rand(2, 4, 3, 3)

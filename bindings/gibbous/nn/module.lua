@@ -123,19 +123,23 @@ local function prepared(self, before, ...)
   return unpack(inputs, 1, inputs.n)
 end
 
--- Where forward fails, those hooks after it run that are always called. What they raise themselves is not told: the
--- error of forward is.
-local function guard(self, always, inputs)
+-- Where forward or a hook after it fails, those hooks run that are always called and have not been. What they raise
+-- themselves is not told: the first error is.
+local function guard(self, always, ran, inputs)
   return setmetatable({}, { __close = function(_, why)
     if why == nil then return end
-    for _, hook in ipairs(copy(always)) do pcall(hook, self, inputs) end
+    for _, hook in ipairs(copy(always)) do
+      if not ran[hook] then pcall(hook, self, inputs) end
+    end
   end })
 end
 
 local function call_after(self, hooks, ...)
-  local _ <close> = hooks.always and guard(self, hooks.always, { ... })
+  local ran = {}
+  local _ <close> = hooks.always and guard(self, hooks.always, ran, { ... })
   local result = pack(pinned(self, self.forward, ...))
   for _, hook in ipairs(copy(hooks)) do -- which may remove itself
+    ran[hook] = true
     local replaced = hook(self, { ... }, unpack(result, 1, result.n))
     if replaced ~= nil then result = pack(replaced) end
   end

@@ -4,6 +4,7 @@
 local gb, native = ...
 local fail, define = native.fail, native.define -- fail raises with the recipe's line
 local nn = gb.nn
+local check_tensor = native.check_tensor
 local F, layer, method, refuse = nn.functional, native.layer, native.layer_method, native.refuse_more
 local format, rep, concat, floor, ipairs, type = string.format, string.rep, table.concat, math.floor, ipairs, type
 
@@ -40,6 +41,7 @@ local Softmax2d = layer("gb.nn.Softmax2d() -> module: softmax over the channels 
   Example: local y = gb.nn.Softmax2d()(gb.rand(1, 3, 2, 2))", function() end)
 function Softmax2d:forward(x, more)
   if more ~= nil then refuse(self, "x") end
+  check_tensor("Softmax2d", x)
   if x.ndim ~= 3 and x.ndim ~= 4 then fail(format("Softmax2d expects 3 or 4 dimensions, got %d", x.ndim)) end
   return F.softmax(x, -3)
 end
@@ -128,6 +130,8 @@ local LinearCrossEntropyLoss = layer("gb.nn.LinearCrossEntropyLoss(in_features: 
 
 function LinearCrossEntropyLoss:forward(x, target, more)
   if more ~= nil then refuse(self, "x and target") end
+  check_tensor("LinearCrossEntropyLoss", x)
+  check_tensor("LinearCrossEntropyLoss", target)
   local places = self.out_features
   if #places == 0 and x.ndim == 2 then
     return F.linear_cross_entropy(x, self.linear.weight, target, self.linear.bias, self.weight, self.options)
@@ -178,6 +182,7 @@ local Adaptive = layer("gb.nn.AdaptiveLogSoftmaxWithLoss(in_features: size, n_cl
 
 -- One sample as a batch of one.
 local function batched(self, x, target)
+  check_tensor("AdaptiveLogSoftmaxWithLoss", x)
   if x.ndim ~= (target and target.ndim + 1 or x.ndim) or x.ndim < 1 or x.ndim > 2 or x:size(-1) ~= self.in_features then
     fail(format("AdaptiveLogSoftmaxWithLoss expects x [n, %d] and a target [n], or one sample, got x [%s]%s",
       self.in_features, concat(x.shape, ", "), target and " and a target [" .. concat(target.shape, ", ") .. "]" or ""))
@@ -193,6 +198,7 @@ end
 
 function Adaptive:forward(input, targets, more)
   if more ~= nil then refuse(self, "x and target") end
+  check_tensor("AdaptiveLogSoftmaxWithLoss", targets)
   local x, target = batched(self, input, targets)
   if target:numel() > 0 and target:lt(0):logical_or(target:ge(self.n_classes)):any():item() then
     fail(format("AdaptiveLogSoftmaxWithLoss: a target lies outside of 0 .. %d", self.n_classes - 1))

@@ -218,6 +218,9 @@ utils.orthogonal = define("gb.nn.utils.orthogonal(module: module, name: string =
     if native.is_parameter(weight) and weight.ndim < 2 then
       fail(format("orthogonal: the weight has %d dimensions; it takes a matrix or a batch of them", weight.ndim))
     end
+    if native.is_parameter(weight) and weight.dtype ~= "float32" and weight.dtype ~= "float64" then
+      fail(format("orthogonal: the weight is %s; linear algebra takes float32 and float64", weight.dtype))
+    end
     local orig, base = name .. "_orig", name .. "_base"
     local turned = gb.is_tensor(weight) and weight:size(-2) < weight:size(-1)
     local map = o.orthogonal_map
@@ -229,19 +232,24 @@ utils.orthogonal = define("gb.nn.utils.orthogonal(module: module, name: string =
       if based then q = self[base]:matmul(q) end
       return tall(q)
     end
+    -- what can fail comes before the layer is changed
+    local q = native.is_parameter(weight) and gb.no_grad(function()
+      local found = (based or map == "householder") and orthogonalized(tall(weight))
+      if not found then return nil end
+      if not based then return reflections_of(found) end
+      local n, k = found:size(-2), found:size(-1)
+      if n == k then return found end -- else all of a square matrix, of which these are the first columns
+      local whole = gb.linalg.qr(found, { mode = "complete" })
+      return gb.cat({ found, whole:narrow(-1, k + 1, n - k) }, -1)
+    end)
     replace("orthogonal", module, name, orig, compute)
     gb.no_grad(function()
-      local q = (based or map == "householder") and orthogonalized(tall(weight))
       if based then
-        local n, k = q:size(-2), q:size(-1)
-        if n ~= k then -- all of a square matrix, of which q are the first columns
-          local whole = gb.linalg.qr(q, { mode = "complete" })
-          q = gb.cat({ q, whole:narrow(-1, k + 1, n - k) }, -1)
-        end
+        local n, k = q:size(-2), weight:size(turned and -2 or -1)
         module:register_buffer(base, q)
         local eye = gb.eye(n, k, { dtype = weight.dtype, device = weight.device })
         weight:copy_(tall(eye:neg():expand(tall(weight).shape)))
-      elseif q then weight:copy_(tall(reflections_of(q)))
+      elseif q then weight:copy_(tall(q))
       end
       rawset(values_of(module), name, compute(module))
     end)
