@@ -167,7 +167,7 @@ gb_tensor **gbl_check_tensors(lua_State *L, int arg, const char *who, const char
   arg = lua_absindex(L, arg);
   int64_t n = single ? 1 : (int64_t)lua_rawlen(L, arg);
   if (n > 1 << 20) gbl_error(L, "%s: '%s' has too many elements", who, name);
-  luaL_checkstack(L, 4, NULL);
+  luaL_checkstack(L, 4, GBL_NO_STACK);
   lua_createtable(L, (int)n, 0);
   for (int i = 1; i <= n && !single; i++) {
     lua_rawgeti(L, arg, i);
@@ -201,7 +201,7 @@ void gbl_check_options(lua_State *L, int arg, const char *who, const char *const
   if (lua_isnoneornil(L, arg)) return;
   if (lua_type(L, arg) != LUA_TTABLE)
     gbl_error(L, "%s: expects a table of options, got %s", who, gbl_type_name(L, arg));
-  luaL_checkstack(L, 4, NULL);
+  luaL_checkstack(L, 4, GBL_NO_STACK);
   lua_pushnil(L);
   while (lua_next(L, arg)) {
     if (lua_type(L, -2) != LUA_TSTRING)
@@ -226,7 +226,7 @@ void gbl_check_options(lua_State *L, int arg, const char *who, const char *const
 
 bool gbl_push_option(lua_State *L, int arg, const char *name) {
   if (lua_type(L, arg) != LUA_TTABLE) return false;
-  luaL_checkstack(L, 2, NULL);
+  luaL_checkstack(L, 2, GBL_NO_STACK);
   arg = lua_absindex(L, arg);
   lua_pushstring(L, name);
   if (lua_rawget(L, arg) != LUA_TNIL) return true;

@@ -276,7 +276,7 @@ static int ctx_saved(lua_State *L, gbl_call *call) {
   if (count == 0) return 0;
   gbl_raw_field(L, private, "saved");
   gbl_raw_field(L, private, "versions");
-  luaL_checkstack(L, count + 4, NULL);
+  luaL_checkstack(L, count + 4, GBL_NO_STACK);
   int saved = private + 2, versions = private + 3;
   for (int i = 1; i <= count; i++) {
     lua_rawgeti(L, saved, i);
@@ -460,11 +460,11 @@ static int function_call(lua_State *L) {
   gbl_state *state = gbl_upvalue(L);
   int arguments = lua_gettop(L);
   bool needed;
-  luaL_checkstack(L, arguments + 16, NULL);
+  luaL_checkstack(L, arguments + 16, GBL_NO_STACK);
   int *at = lua_newuserdatauv(L, sizeof *at * (size_t)(arguments + 1), 0);
   int n_in = push_call_ctx(L, arguments, at, &needed), ctx = lua_gettop(L);
   int first = call_forward(L, state, arguments, ctx), n_out = lua_gettop(L) - first + 1;
-  luaL_checkstack(L, n_out + 16, NULL);
+  luaL_checkstack(L, n_out + 16, GBL_NO_STACK);
   for (int i = 0; i < n_out; i++)
     if (!gbl_test_tensor(L, first + i))
       return gbl_error(L, "forward of a gb.Function returns tensors, got %s", gbl_type_name(L, first + i));

@@ -51,7 +51,7 @@ gb_context *gbl_context(lua_State *L) { return gbl_enter(L)->context; }
 
 /* The registry keeps the noted thread alive, so that no new thread can have its address. */
 void gbl_switch(lua_State *L, gbl_state *state) {
-  luaL_checkstack(L, 8, NULL);
+  luaL_checkstack(L, 8, GBL_NO_STACK);
   if (state->reclaims) luaL_error(L, "a finaliser cannot use gb while an op waits for memory");
   gbl_modes *modes = gbl_modes_of(L);
   lua_pushthread(L);
@@ -212,7 +212,7 @@ int gbl_error(lua_State *L, const char *format, ...) {
   va_start(arguments, format);
   vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
-  luaL_checkstack(L, 4, NULL);
+  luaL_checkstack(L, 4, GBL_NO_STACK);
   gbl_push_where(L);
   lua_pushstring(L, text);
   lua_concat(L, 2);
@@ -227,7 +227,7 @@ void gbl_check_stack(lua_State *L) {
 int gbl_check_status(lua_State *L, gb_status status) {
   if (status == GB_OK) return 0;
   gbl_state *state = gbl_get_state(L);
-  luaL_checkstack(L, 4, NULL);
+  luaL_checkstack(L, 4, GBL_NO_STACK);
   if (status == GB_EINTERRUPT || status == GB_EMEMORY || status == GB_EFILEBYTES) gbl_interrupt_stick(L, status);
   if (status == GB_ECALLBACK && state->has_error) {
     state->has_error = false;

@@ -95,6 +95,8 @@ int gbl_error(lua_State *L, const char *format, ...) GB_PRINTF(2, 3);
 void gbl_push_where(lua_State *L);
 /* Raise where too little of the thread's stack is left for a call into Lua from a large frame. */
 void gbl_check_stack(lua_State *L);
+/* What luaL_checkstack adds to "stack overflow": it cannot tell the two apart. */
+#define GBL_NO_STACK "out of memory, or too many calls within each other"
 /* GB_OK: returns 0. Otherwise raises gb_error(context); the error of a Lua callback is raised as it was. */
 int gbl_check_status(lua_State *L, gb_status status);
 /* As luaL_argerror with the recipe's position: "who: 'name' <text>". */

@@ -105,7 +105,7 @@ static void inspect(lua_State *L, int index, int dim, survey *s) {
   if (lua_type(L, index) != LUA_TTABLE || (int64_t)lua_rawlen(L, index) != s->shape[dim])
     gbl_error(L, "tensor: the lists have different depths or lengths (dimension %d has %" PRId64 " elements elsewhere)",
               dim + 1, s->shape[dim]);
-  luaL_checkstack(L, 4, NULL);
+  luaL_checkstack(L, 4, GBL_NO_STACK);
   for (int64_t i = 1; i <= s->shape[dim]; i++) {
     lua_rawgeti(L, index, i);
     inspect(L, lua_gettop(L), dim + 1, s);
@@ -132,7 +132,7 @@ static void write_elements(lua_State *L, int index, int dim, survey *s, void *to
     ++*at;
     return;
   }
-  luaL_checkstack(L, 4, NULL);
+  luaL_checkstack(L, 4, GBL_NO_STACK);
   for (int64_t i = 1; i <= s->shape[dim]; i++) {
     lua_rawgeti(L, index, i);
     write_elements(L, lua_gettop(L), dim + 1, s, to, at);
@@ -388,7 +388,7 @@ static int meshgrid(lua_State *L, gbl_call *call) {
     shape[place_in_grid(i, swapped)] = x->numel;
     one[i] = 1;
   }
-  luaL_checkstack(L, count + 4, NULL);
+  luaL_checkstack(L, count + 4, GBL_NO_STACK);
   for (int i = 0; i < count; i++) {
     gb_tensor *x = xs->tensors[i];
     int place = place_in_grid(i, swapped);

@@ -121,7 +121,7 @@ static void push_field(lua_State *L, const gb_field *field, uint64_t *steps) {
 static int dataset_columns(lua_State *L, gbl_call *call) {
   const gb_fields *fields = ((const gb_dataset *)gbl_object(call, "self"))->fields;
   uint64_t steps = 0;
-  luaL_checkstack(L, 8, NULL);
+  luaL_checkstack(L, 8, GBL_NO_STACK);
   lua_newtable(L);
   for (int i = 0; fields && i < fields->count; i++) {
     gbl_charge_step(L, &steps);
@@ -134,7 +134,7 @@ static int dataset_columns(lua_State *L, gbl_call *call) {
 static int dataset_classes(lua_State *L, gbl_call *call) {
   const gb_fields *fields = ((const gb_dataset *)gbl_object(call, "self"))->fields;
   uint64_t steps = 0;
-  luaL_checkstack(L, 8, NULL);
+  luaL_checkstack(L, 8, GBL_NO_STACK);
   for (int i = 0; fields && i < fields->count; i++) {
     const gb_field *field = &fields->field[i];
     if (!field->is_category || !field->tensor || strcmp(field->tensor, "y")) continue;
@@ -217,7 +217,7 @@ static int dataset_readers(lua_State *L) {
 static void read_options(lua_State *L, int table, int keep, bool nested, gb_option *out) {
   uint64_t steps = 0;
   size_t count = 0;
-  luaL_checkstack(L, 8, NULL);
+  luaL_checkstack(L, 8, GBL_NO_STACK);
   for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1), count++) gbl_charge_step(L, &steps);
   if (count > INT_MAX / 2) gbl_error(L, "an option has too many elements");
   gb_option *list = lua_newuserdatauv(L, sizeof *list * (count + 1), 0), *at = list;

@@ -34,7 +34,7 @@ static void guard(lua_State *L, const char *name, lua_CFunction function) {
 static int forward(lua_State *L) {
   int arguments = lua_gettop(L);
   gbl_check_stack(L);
-  luaL_checkstack(L, 1, NULL);
+  luaL_checkstack(L, 1, GBL_NO_STACK);
   lua_pushvalue(L, lua_upvalueindex(1));
   lua_insert(L, 1);
   lua_call(L, arguments, LUA_MULTRET);

@@ -337,7 +337,7 @@ static int apply(lua_State *L, gbl_call *call) {
 /* t(image, options): t:apply(image, options). */
 static int transform_call(lua_State *L) {
   int top = lua_gettop(L);
-  luaL_checkstack(L, 4, NULL);
+  luaL_checkstack(L, 4, GBL_NO_STACK);
   luaL_getmetafield(L, 1, "__index");
   gbl_raw_field(L, -1, "apply");
   lua_remove(L, -2);

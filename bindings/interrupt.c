@@ -351,7 +351,7 @@ void gbl_step_boundary(lua_State *L) {
   if (interrupt->held) return;
   interrupt->stepped = false;
   if (!stepped || interrupt->grace || !atomic_load(&interrupt->asked)) return;
-  luaL_checkstack(L, 4, NULL);
+  luaL_checkstack(L, 4, GBL_NO_STACK);
   lua_rawgetp(L, LUA_REGISTRYINDEX, &handler_key);
   gbl_raw_field(L, -1, "grace");
   double end = now() + lua_tonumber(L, -1);

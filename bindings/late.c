@@ -158,7 +158,7 @@ static void push_target(lua_State *L, const char *path) {
 /* Protected: take back what a unit has made. Argument: the unit. */
 static int take_back(lua_State *L) {
   const char *unit = lua_touserdata(L, 1);
-  luaL_checkstack(L, 8, NULL);
+  luaL_checkstack(L, 8, GBL_NO_STACK);
   for (int i = 0; i < gbl_late_count; i++) {
     const gbl_late_row *row = &gbl_late_rows[i];
     if (strcmp(row->unit, unit)) continue;
@@ -173,7 +173,7 @@ static int take_back(lua_State *L) {
 /* Protected: the chunks of a unit, in their order. */
 static int run_unit(lua_State *L) {
   const char *unit = lua_touserdata(L, 1);
-  luaL_checkstack(L, LUA_MINSTACK, NULL);
+  luaL_checkstack(L, LUA_MINSTACK, GBL_NO_STACK);
   push_late(L);
   gbl_raw_field(L, 2, "native");
   gbl_raw_field(L, 3, "units");
@@ -208,7 +208,7 @@ static int status_of(lua_State *L, const char *unit) {
 /* Run a unit, unless it has run; one that is running, which asks for a name of its own, is let be. */
 static void load_unit(lua_State *L, const char *unit) {
   gbl_check_stack(L);
-  luaL_checkstack(L, LUA_MINSTACK, NULL);
+  luaL_checkstack(L, LUA_MINSTACK, GBL_NO_STACK);
   if (status_of(L, unit)) return;
   set_status(L, unit, RUNS);
   int records = gbl_count_records(L);
@@ -252,7 +252,7 @@ void gbl_load_all(lua_State *L) {
 /* Push what module i has under a late name, for one of its parts: nil where there is none, or the recipe took it away.
  * A view keeps it. */
 static void push_late_name(lua_State *L, int i, int part, const gbl_late_row *row) {
-  luaL_checkstack(L, 8, NULL);
+  luaL_checkstack(L, 8, GBL_NO_STACK);
   if (part == VIEW && !(is_allowed(L, row) && !was_seen(L, i, row->name))) {
     lua_pushnil(L);
     return;
@@ -295,7 +295,7 @@ void gbl_claim_name(lua_State *L, int index) {
 static int unknown_name(lua_State *L, int i, int part) {
   int count;
   const gbl_late_row *row = rows_of(modules[i - 1], &count);
-  luaL_checkstack(L, 8, NULL);
+  luaL_checkstack(L, 8, GBL_NO_STACK);
   gbl_load_name(L, "native", "unknown_name");
   push_late(L);
   gbl_raw_field(L, -1, "native");
@@ -415,7 +415,7 @@ static void set_module(lua_State *L, int late, int i, int part) {
 
 void gbl_open_modules(lua_State *L) {
   int gb = lua_gettop(L);
-  luaL_checkstack(L, LUA_MINSTACK, NULL);
+  luaL_checkstack(L, LUA_MINSTACK, GBL_NO_STACK);
   lua_newtable(L);
   int late = lua_gettop(L);
   lua_pushvalue(L, late);
@@ -466,7 +466,7 @@ static void fill_view(lua_State *L, int i) {
 }
 
 void gbl_open_views(lua_State *L) {
-  luaL_checkstack(L, LUA_MINSTACK, NULL);
+  luaL_checkstack(L, LUA_MINSTACK, GBL_NO_STACK);
   for (int i = 1; i <= MODULES; i++) fill_view(L, i);
   push_late(L);
   lua_pushboolean(L, true);

@@ -68,7 +68,7 @@ gbl_modes *gbl_modes_of(lua_State *L) {
 
 void gbl_modes_inherit(lua_State *L, lua_State *co) {
   gbl_state *state = gbl_enter(L);
-  luaL_checkstack(L, 8, NULL);
+  luaL_checkstack(L, 8, GBL_NO_STACK);
   if (!lua_checkstack(co, 1)) gbl_error(L, "too many values on a coroutine's stack");
   lua_pushthread(co);
   lua_xmove(co, L, 1);
@@ -194,7 +194,7 @@ static gbl_modes *push_noted_modes(lua_State *L, const gbl_state *state) {
 /* Open a scope that sets the fields of its kind to those of `to`, and push its value. */
 static void push_scope(lua_State *L, const gbl_state *state, gbl_scope_kind kind, const char *what, gb_modes to,
                        bool note_line) {
-  luaL_checkstack(L, 8, NULL);
+  luaL_checkstack(L, 8, GBL_NO_STACK);
   handle *h = lua_newuserdatauv(L, sizeof *h, 1);
   push_scope_meta(L);
   lua_setmetatable(L, -2);

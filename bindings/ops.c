@@ -216,7 +216,7 @@ static bool read_option(arguments *a, const char *name, int index) {
 static void read_options(arguments *a, int index) {
   lua_State *L = a->L;
   const gb_op_info *info = a->info;
-  luaL_checkstack(L, 2 * (GB_MAX_IN + GB_MAX_ATTRS) + 8, NULL);
+  luaL_checkstack(L, 2 * (GB_MAX_IN + GB_MAX_ATTRS) + 8, GBL_NO_STACK);
   for (lua_pushnil(L); lua_next(L, index);) { /* values stay on the stack: the table may be weak */
     if (lua_type(L, -2) != LUA_TSTRING)
       reject(a, "options have names, such as {%s = ...}", info->n_attrs ? info->attrs[0].name : "name");
@@ -407,7 +407,7 @@ int gbl_call_op(lua_State *L, gbl_state *state, gb_op op, int first, bool in_pla
   a.in_place = in_place;
   a.first = first;
   a.last = lua_gettop(L);
-  luaL_checkstack(L, 16, NULL);
+  luaL_checkstack(L, 16, GBL_NO_STACK);
   if (state->late && lua_gc(L, LUA_GCISRUNNING) >= 0) gbl_end_late(state);
   gbl_soft_mark(L, state); /* first: finalisers run, which may free what is given here */
   read_arguments(&a);

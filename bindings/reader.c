@@ -144,7 +144,7 @@ static const char *push_expected(lua_State *L, const parameter *p) {
 static int wrong_kind(const gbl_call *call, const parameter *p, int index) {
   lua_State *L = call->L;
   char got[96];
-  luaL_checkstack(L, 8, NULL);
+  luaL_checkstack(L, 8, GBL_NO_STACK);
   if (lua_type(L, index) == LUA_TNUMBER && !isnan(lua_tonumber(L, index)))
     snprintf(got, sizeof got, "%.14g", lua_tonumber(L, index));
   else if (lua_type(L, index) == LUA_TSTRING)
@@ -192,7 +192,7 @@ static bool make_named_precision(lua_State *L) {
 /* gbl_push_private, for who has the state and an index that is absolute. */
 static bool push_private(lua_State *L, const gbl_state *state, int index, const char *name) {
   int type = lua_type(L, index);
-  luaL_checkstack(L, 4, NULL);
+  luaL_checkstack(L, 4, GBL_NO_STACK);
   if (type == LUA_TSTRING && name && !strcmp(name, "precision")) {
     lua_pushvalue(L, index);
     bool found = make_named_precision(L) && push_private(L, state, lua_gettop(L), name);
@@ -224,7 +224,7 @@ static bool push_private(lua_State *L, const gbl_state *state, int index, const 
  * empty table. */
 static void refuse_object(const gbl_call *call, const char *name, int index) {
   lua_State *L = call->L;
-  luaL_checkstack(L, 6, NULL);
+  luaL_checkstack(L, 6, GBL_NO_STACK);
   if (luaL_getmetafield(L, index, "__module") != LUA_TNIL)
     gbl_refuse(call, "'%s' is a module; give model:parameters(), model:state_dict() or a list that holds it", name);
   bool is_class = gbl_raw_field(L, index, "__values") == LUA_TTABLE;
@@ -257,7 +257,7 @@ static int list_length(const gbl_call *call, const parameter *p, int index) {
 
 /* Push a list of the first n elements of the table at index: what it holds stays, whatever becomes of the table. */
 static int push_elements(lua_State *L, int index, int n) {
-  luaL_checkstack(L, 4, NULL);
+  luaL_checkstack(L, 4, GBL_NO_STACK);
   lua_createtable(L, n, 0);
   for (int i = 1; i <= n; i++) {
     lua_rawgeti(L, index, i);
@@ -273,7 +273,7 @@ static bool read_tensors(gbl_call *call, const parameter *p, int index, gbl_valu
   if (!single && lua_type(L, index) != LUA_TTABLE) return false;
   int n = single ? 1 : list_length(call, p, index);
   if (!single) out->index = push_elements(L, index, n);
-  luaL_checkstack(L, 4, NULL);
+  luaL_checkstack(L, 4, GBL_NO_STACK);
   out->tensors = lua_newuserdatauv(L, sizeof *out->tensors * ((size_t)n + 1), 0);
   out->count = n;
   if (single) out->tensors[0] = single;
@@ -345,7 +345,7 @@ static bool read_int_list(gbl_call *call, const parameter *p, int index, gbl_val
   if (lua_type(L, index) != LUA_TTABLE) return false;
   refuse_names(call, p, index);
   lua_Unsigned n = lua_rawlen(L, index);
-  luaL_checkstack(L, 2, NULL);
+  luaL_checkstack(L, 2, GBL_NO_STACK);
   for (lua_Unsigned i = 1; i <= n; i++) {
     lua_rawgeti(L, index, (lua_Integer)i);
     add_int(call, p, lua_gettop(L), out, dims);
@@ -481,7 +481,7 @@ static const kind word_kind = { "word", NULL, read_word, NO_TABLE },
 static bool read_object(gbl_call *call, const char *name, int index, gbl_value *out) {
   lua_State *L = call->L;
   char type[48];
-  luaL_checkstack(L, 4, NULL);
+  luaL_checkstack(L, 4, GBL_NO_STACK);
   bool closing = !strcmp(gbl_who(call), "close"); /* which may come twice */
   if (lua_type(L, index) == LUA_TUSERDATA) {
     snprintf(type, sizeof type, "gibbous.%s", name);
@@ -694,7 +694,7 @@ static gbl_signature *push_signature(lua_State *L, const char *record, bool meth
 /* Does the table at index have a key, and are its keys names alone? */
 static bool has_names(lua_State *L, int index) {
   if (lua_rawlen(L, index) > 0) return false;
-  luaL_checkstack(L, 3, NULL);
+  luaL_checkstack(L, 3, GBL_NO_STACK);
   lua_pushnil(L);
   if (!lua_next(L, index)) return false;
   lua_pop(L, 2);
@@ -771,7 +771,7 @@ static void read_options(gbl_call *call, int index) {
   lua_State *L = call->L;
   const gbl_signature *s = call->signature;
   refuse_object(call, "options", index);
-  luaL_checkstack(L, 4 * GBL_MOST_ARGUMENTS + 8, NULL);
+  luaL_checkstack(L, 4 * GBL_MOST_ARGUMENTS + 8, GBL_NO_STACK);
   for (lua_pushnil(L); lua_next(L, index);) {
     if (lua_type(L, -2) != LUA_TSTRING)
       gbl_refuse(call, "options have names, such as { %s = ... }", s->parameter[s->count - 1].name);
@@ -793,7 +793,7 @@ static void read_rest(gbl_call *call, const parameter *p, int index, int last, g
   *out = (gbl_value){ .kind = p->choices[0].kind->name, .given = last >= index, .index = index,
                       .count = last - index + 1 };
   if (out->count < 0) out->count = 0;
-  luaL_checkstack(L, 4, NULL);
+  luaL_checkstack(L, 4, GBL_NO_STACK);
   if (tensors) out->tensors = lua_newuserdatauv(L, sizeof *out->tensors * ((size_t)out->count + 1), 0);
   for (int i = 0; i < out->count; i++) {
     gbl_value one = { .count = 0 };
@@ -846,7 +846,7 @@ static void read_arguments(gbl_call *call) {
   lua_State *L = call->L;
   const gbl_signature *s = call->signature;
   int last = lua_gettop(L), index = 1, i = 0;
-  luaL_checkstack(L, 16, NULL);
+  luaL_checkstack(L, 16, GBL_NO_STACK);
   for (int k = 0; k < s->count; k++) call->value[k] = s->parameter[k].otherwise;
   bool has_rest = s->positional > 0 && s->parameter[s->positional - 1].rest;
   while (last > 0 && !has_rest && lua_isnil(L, last)) last--;
@@ -929,7 +929,7 @@ static int run_body(lua_State *L) {
 /* Run the body with what it was given held, whatever it calls; an error is raised again when all is let go. */
 static int run_held(lua_State *L, gbl_call *call) {
   int n = lua_gettop(L);
-  luaL_checkstack(L, n + 4, NULL);
+  luaL_checkstack(L, n + 4, GBL_NO_STACK);
   hold(call, L, true);
   lua_pushcfunction(L, run_body);
   for (int i = 1; i <= n; i++) lua_pushvalue(L, i);
@@ -950,7 +950,7 @@ static void begin_call(lua_State *L, gbl_call *call, const char *text, bool meth
   if (state->late && lua_gc(L, LUA_GCISRUNNING) >= 0) gbl_end_late(state);
   call->signature = lua_touserdata(L, lua_upvalueindex(3));
   if (!call->signature) {
-    luaL_checkstack(L, 4, NULL);
+    luaL_checkstack(L, 4, GBL_NO_STACK);
     call->signature = push_signature(L, text, method);
     lua_replace(L, lua_upvalueindex(3));
   }
@@ -1011,7 +1011,7 @@ static int call_lua(lua_State *L) {
   const gbl_signature *s = call.signature;
   int base = lua_gettop(L);
   bool rest = s->positional > 0 && s->parameter[s->positional - 1].rest;
-  luaL_checkstack(L, s->count + 8 + (rest ? call.value[s->positional - 1].count : 0), NULL);
+  luaL_checkstack(L, s->count + 8 + (rest ? call.value[s->positional - 1].count : 0), GBL_NO_STACK);
   lua_pushvalue(L, lua_upvalueindex(4));
   for (int i = 0; i < s->positional - rest; i++) push_value(L, &call, i);
   if (s->has_options) {
@@ -1056,7 +1056,7 @@ static void push_last_name(lua_State *L, const char *text) {
 void gbl_define(lua_State *L, const gbl_function *functions) {
   int table = lua_gettop(L);
   gbl_state *state = gbl_get_state(L);
-  luaL_checkstack(L, 8, NULL);
+  luaL_checkstack(L, 8, GBL_NO_STACK);
   for (const gbl_function *f = functions; f->body; f++) {
     push_last_name(L, f->text);
     lua_pushlightuserdata(L, state);
@@ -1070,7 +1070,7 @@ void gbl_define(lua_State *L, const gbl_function *functions) {
 }
 
 void gbl_describe(lua_State *L, const char *const *texts) {
-  luaL_checkstack(L, 4, NULL);
+  luaL_checkstack(L, 4, GBL_NO_STACK);
   for (; *texts; texts++) {
     lua_pushlightuserdata(L, (void *)*texts);
     note_record(L, GB_SANDBOX_STRICT);
@@ -1108,7 +1108,7 @@ static int describe(lua_State *L) {
 }
 
 void gbl_push_levels(lua_State *L) {
-  luaL_checkstack(L, 8, NULL);
+  luaL_checkstack(L, 8, GBL_NO_STACK);
   lua_rawgetp(L, LUA_REGISTRYINDEX, &records_key);
   lua_Integer n = (lua_Integer)lua_rawlen(L, -1);
   lua_createtable(L, 0, (int)n / 2);
@@ -1177,7 +1177,7 @@ int gbl_raw_field(lua_State *L, int table, const char *name) {
 /* Copy the table at index; `seen` is the index of a table from originals to copies. */
 static void copy_table(lua_State *L, int index, bool deep, int depth, int seen, const char *who) {
   if (depth == MOST_DEPTH) gbl_error(L, "%s: a table is nested deeper than %d tables", who, MOST_DEPTH);
-  luaL_checkstack(L, 8, NULL);
+  luaL_checkstack(L, 8, GBL_NO_STACK);
   lua_newtable(L);
   int copy = lua_gettop(L);
   if (deep) {
@@ -1206,7 +1206,7 @@ static void copy_table(lua_State *L, int index, bool deep, int depth, int seen, 
 
 void gbl_push_copy(lua_State *L, int index, bool deep, const char *who) {
   index = lua_absindex(L, index);
-  luaL_checkstack(L, 4, NULL);
+  luaL_checkstack(L, 4, GBL_NO_STACK);
   if (deep) lua_newtable(L);
   copy_table(L, index, deep, 0, deep ? lua_gettop(L) : 0, who);
   if (deep) lua_remove(L, -2);
@@ -1234,7 +1234,7 @@ static void keep_private(lua_State *L, int index, const char *name) {
 
 void gbl_own(lua_State *L, int index, const char *name) {
   index = lua_absindex(L, index);
-  luaL_checkstack(L, 6, NULL);
+  luaL_checkstack(L, 6, GBL_NO_STACK);
   lua_newtable(L);
   keep_private(L, index, name);
 }

@@ -30,7 +30,7 @@ typedef struct rerun { const recompute_call *call; gb_tensor *const *in; gb_tens
 static int rerun_body(lua_State *L) {
   const rerun *r = lua_touserdata(L, 1);
   const recompute_call *call = r->call;
-  luaL_checkstack(L, call->arguments + 8, NULL);
+  luaL_checkstack(L, call->arguments + 8, GBL_NO_STACK);
   gbl_callback_push(L, call->callback);
   lua_rawgeti(L, 2, 1);
   for (int i = 1, k = 0; i <= call->arguments; i++) {
@@ -123,7 +123,7 @@ static int recompute(lua_State *L, gbl_call *of) {
   gbl_state *state = of->state;
   gb_context *context = state->context;
   int arguments = of->top - 1;
-  luaL_checkstack(L, 2 * arguments + 16, NULL);
+  luaL_checkstack(L, 2 * arguments + 16, GBL_NO_STACK);
   lua_settop(L, of->top);
   if (!context->modes->grad) {
     lua_call(L, arguments, LUA_MULTRET);
@@ -134,7 +134,7 @@ static int recompute(lua_State *L, gbl_call *of) {
   int first;
   bool needed = run_first(L, state, arguments, &first);
   call->results = lua_gettop(L) - first + 1;
-  luaL_checkstack(L, 8, NULL);
+  luaL_checkstack(L, 8, GBL_NO_STACK);
   gb_tensor *out[GB_MAX_OUT];
   for (int i = 0; needed && i < call->results; i++) {
     const gb_tensor *t = gbl_test_tensor(L, first + i);

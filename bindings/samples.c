@@ -243,7 +243,7 @@ static int concat(lua_State *L) {
   gb_context *context = gbl_context(L);
   int64_t n = check_count(L, 1, "the list of datasets");
   gb_dataset **list = lua_newuserdatauv(L, sizeof *list * ((size_t)n + 1), 0), *made = NULL;
-  luaL_checkstack(L, 4, NULL);
+  luaL_checkstack(L, 4, GBL_NO_STACK);
   for (int64_t i = 0; i < n; i++) {
     lua_rawgeti(L, 1, i + 1);
     list[i] = gbl_check_dataset(L, lua_gettop(L)); /* the table of ours keeps it */
@@ -366,7 +366,7 @@ static int save_npz(lua_State *L) {
   int64_t n = check_count(L, 2, "the list of names");
   const char **names = lua_newuserdatauv(L, sizeof *names * ((size_t)n + 1), 0);
   gb_tensor **tensors = lua_newuserdatauv(L, sizeof *tensors * ((size_t)n + 1), 0);
-  luaL_checkstack(L, 4, NULL);
+  luaL_checkstack(L, 4, GBL_NO_STACK);
   for (int64_t i = 0; i < n; i++) {
     lua_rawgeti(L, 2, i + 1);
     names[i] = lua_tostring(L, -1); /* the lists keep both */

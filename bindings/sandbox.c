@@ -106,7 +106,7 @@ static void filter(lua_State *L, const gb_host *host, const char *table) {
 static bool filter_module(lua_State *L, const gb_host *host, int records, const char *path, int depth) {
   int table = lua_gettop(L);
   bool left = false;
-  luaL_checkstack(L, 8, NULL);
+  luaL_checkstack(L, 8, GBL_NO_STACK);
   for (lua_pushnil(L); lua_next(L, table);) {
     const char *name = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "";
     int level = level_of_record(L, records, path, name, lua_istable(L, -1));

@@ -466,7 +466,7 @@ static void push_nested(lua_State *L, const gb_tensor *t, int dim, const void *h
     ++*at;
     return;
   }
-  luaL_checkstack(L, 4, NULL);
+  luaL_checkstack(L, 4, GBL_NO_STACK);
   lua_createtable(L, t->shape[dim] < INT32_MAX ? (int)t->shape[dim] : 0, 0);
   for (int64_t i = 1; i <= t->shape[dim]; i++) {
     push_nested(L, t, dim + 1, host, at, steps);

@@ -107,7 +107,7 @@ static void push_string(lua_State *L, const gb_value *value) {
 }
 
 void gbl_push_value(lua_State *L, const gb_value *value) {
-  luaL_checkstack(L, 8, NULL);
+  luaL_checkstack(L, 8, GBL_NO_STACK);
   if (!value) gbl_host_refuse(L, "a gb_value is NULL");
   switch (value->type) {
     case GB_VALUE_NIL: lua_pushnil(L); return;
@@ -134,7 +134,7 @@ static void take_string(lua_State *L, int index, gb_value *out) {
 }
 
 void gbl_take_value(lua_State *L, int index, gb_value *out) {
-  luaL_checkstack(L, 8, NULL);
+  luaL_checkstack(L, 8, GBL_NO_STACK);
   gb_tensor *tensor = NULL;
   switch (lua_type(L, index)) {
     case LUA_TNONE:
@@ -167,7 +167,7 @@ static const char *next_part(const char *path, size_t *length) {
 /* Replace the value at the top by its field; nil where it has none. Looked for in a table itself, then in the tables
  * that metatables name as __index, as methods are; no function runs for it. */
 static void push_field(lua_State *L, const char *part, size_t length) {
-  luaL_checkstack(L, 4, NULL);
+  luaL_checkstack(L, 4, GBL_NO_STACK);
   for (int most = 100; most > 0; most--) {
     if (lua_istable(L, -1)) {
       lua_pushlstring(L, part, length);

@@ -147,8 +147,8 @@ cuda.tune = define("gb.cuda.tune(work: function|list; file: path, device?: int|d
   if why then fail_tune("%s", why) end
   local ok, text
   if is_tuning then fail_tune("the work calls it again") end
-  is_tuning = true
   native.tune(device, true)
+  is_tuning = true
   if type(work) == "function" then ok, text = pcall(work) else ok, text = pcall(run_layers, work, device) end
   native.tune(device, false)
   is_tuning = false

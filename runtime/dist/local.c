@@ -22,10 +22,11 @@ struct gb_local_world {
   box boxes[];
 };
 
-typedef struct place { gb_local_world *world; int rank; } place;
-
 /* A message that is waited for; one that was sent is done at once. */
-typedef struct message { bool sends; int peer, tag; void *data; size_t bytes; } message;
+typedef struct message { struct message *next; bool sends; int peer, tag; void *data; size_t bytes; } message;
+
+/* waiting: what is to be received, in the order of the posts, under the world's lock. */
+typedef struct place { gb_local_world *world; int rank; message *waiting; } place;
 
 gb_local_world *gb_local_open(int size) {
   gb_local_world *world = calloc(1, sizeof *world + (size_t)size * sizeof *world->boxes);
@@ -65,8 +66,32 @@ static gb_status deliver(const place *p, int peer, int tag, const void *data, si
   return GB_OK;
 }
 
+static void expect(place *p, message *m) {
+  pthread_mutex_lock(&p->world->lock);
+  message **at = &p->waiting;
+  while (*at) at = &(*at)->next;
+  *at = m;
+  pthread_mutex_unlock(&p->world->lock);
+}
+
+/* Under the world's lock. */
+static void forget(place *p, const message *m) {
+  for (message **at = &p->waiting; *at; at = &(*at)->next)
+    if (*at == m) {
+      *at = m->next;
+      return;
+    }
+}
+
+/* Is it the first that waits for what that rank sends with that tag? Messages do not overtake each other. */
+static bool is_first(const place *p, const message *m) {
+  const message *other = p->waiting;
+  while (other != m && (other->peer != m->peer || other->tag != m->tag)) other = other->next;
+  return other == m;
+}
+
 static gb_status post(gb_transport *t, bool sends, int peer, int tag, void *data, size_t bytes, void **out) {
-  const place *p = t->state;
+  place *p = t->state;
   message *m = malloc(sizeof *m);
   gb_status status = m ? GB_OK : GB_EMEMORY;
   if (status == GB_OK && sends) status = deliver(p, peer, tag, data, bytes);
@@ -75,7 +100,8 @@ static gb_status post(gb_transport *t, bool sends, int peer, int tag, void *data
     snprintf(t->error, sizeof t->error, "out of memory for a message of %zu bytes", bytes);
     return status;
   }
-  *m = (message){ sends, peer, tag, data, bytes };
+  *m = (message){ NULL, sends, peer, tag, data, bytes };
+  if (!sends) expect(p, m);
   *out = m;
   return GB_OK;
 }
@@ -93,14 +119,17 @@ static letter *take(box *b, int from, int tag) {
 }
 
 static gb_status test(gb_transport *t, void *which, size_t *bytes, bool *done) {
-  const place *p = t->state;
+  place *p = t->state;
   message *m = which;
   letter *l = NULL;
   bool gone = false;
   if (!m->sends) {
     pthread_mutex_lock(&p->world->lock);
-    l = take(&p->world->boxes[p->rank], m->peer, m->tag);
-    gone = p->world->boxes[m->peer].gone;
+    if (is_first(p, m)) {
+      l = take(&p->world->boxes[p->rank], m->peer, m->tag);
+      gone = p->world->boxes[m->peer].gone;
+    }
+    if (l || gone) forget(p, m);
     pthread_mutex_unlock(&p->world->lock);
     if (!l && !gone) return *done = false, GB_OK;
   }
@@ -124,7 +153,10 @@ static gb_status test(gb_transport *t, void *which, size_t *bytes, bool *done) {
 }
 
 static void drop(gb_transport *t, void *m) {
-  (void)t;
+  place *p = t->state;
+  pthread_mutex_lock(&p->world->lock);
+  forget(p, m);
+  pthread_mutex_unlock(&p->world->lock);
   free(m);
 }
 
@@ -142,7 +174,7 @@ void gb_local_transport(gb_local_world *world, int rank, gb_transport *out) {
   *out = (gb_transport){ .name = "threads", .rank = rank, .size = world->size, .local_rank = rank, .state = p,
                          .post = post, .test = test, .drop = drop, .close = close_place };
   if (!p) { out->size = 0; return; }
-  *p = (place){ world, rank };
+  *p = (place){ world, rank, NULL };
   pthread_mutex_lock(&world->lock);
   world->refs++;
   pthread_mutex_unlock(&world->lock);

@@ -9,7 +9,8 @@
   do {                                                                                   \
     if (expression) break;                                                               \
     (job)->bad++;                                                                        \
-    fprintf(stderr, "%s:%d: rank %d failed: %s\n", __FILE__, __LINE__, (job)->rank, #expression); \
+    fprintf(stderr, "%s:%d: rank %d failed: %s: %s\n", __FILE__, __LINE__, (job)->rank, #expression,                  \
+            gb_error((job)->context));                                                    \
   } while (0)
 
 static gb_context *contexts[RANKS_MOST];
