@@ -10,6 +10,8 @@
 #include "data/loader.h"
 #include "data/readers.h"
 #include "data/transform.h"
+#include "io/folder.h"
+#include "io/image.h"
 #include "tensor/context.h"
 
 static gb_context *context;
@@ -526,6 +528,29 @@ static void test_image_limit(void) {
   gb_context_close(small);
 }
 
+/* Pixels lie off the places where libjpeg-turbo would write them past the caches, in every image that a decoder reads:
+ * what io/image.c says. */
+static void test_pixels_off_vectors(void) {
+  static const char *const names[] = { "progressive.jpg", "rgb.png", "baseline_0.jpg", "cmyk.jpg" };
+  gb_workroom room = { .budget = &context->budget };
+  gb_image_decoder *decoder = gb_image_decoder_open(&context->budget);
+  gb_folder folder;
+  CHECK(decoder && gb_folder_open(context, "tests/golden/images", &folder) == GB_OK);
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    char error[256];
+    void *data;
+    size_t bytes;
+    gb_image image;
+    CHECK(gb_folder_read(&folder, names[i], &room, 0, &data, &bytes, error, sizeof error) == GB_OK);
+    gb_status status = gb_image_decode(decoder, NULL, data, bytes, GB_IMAGE_RGB, &image, error, sizeof error);
+    if (status == GB_EUNSUPPORTED) continue; /* this build reads no such images */
+    CHECK(status == GB_OK && (uintptr_t)image.pixels % 16 != 0);
+  }
+  gb_folder_close(&folder);
+  gb_image_decoder_close(decoder);
+  gb_workroom_clear(&room);
+}
+
 /* ====} */
 
 int main(void) {
@@ -549,6 +574,7 @@ int main(void) {
   test_draws();
   test_images();
   test_image_limit();
+  test_pixels_off_vectors();
   gb_context_close(context);
   return check_report();
 }
