@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "binding.h"
+#include "cpu/conv_onednn.h"
 #include "cpu/cpu.h"
 
 /* How a library is asked for its version. */
@@ -51,15 +52,16 @@ static int64_t ask(const library *l, long most) {
   return version;
 }
 
-/* oneDNN is part of this program or it is not. Its version begins with three ints. */
+/* The version of oneDNN; or nil and why it does not serve, nil where the build has no part for it. */
 static int push_onednn(lua_State *L) {
-  const int *(*version)(void);
-  void *self = dlopen(NULL, RTLD_LAZY);
-  if (!self || !find(self, "dnnl_version", &version)) return 0;
-  const int *v = version();
-  lua_pushfstring(L, "%d.%d.%d", v[0], v[1], v[2]);
-  return 1;
+  const char *why = NULL;
+  lua_pushstring(L, gb_onednn_version(&why));
+  lua_pushstring(L, why);
+  return 2;
 }
+
+/* onednn_trouble(): why convolutions went without oneDNN, or nothing. */
+static int onednn_trouble(lua_State *L) { return lua_pushstring(L, gb_onednn_trouble()), 1; }
 
 /* One of CUDA's devices: { name, memory, major, minor }. */
 static void push_device(lua_State *L, void *driver, int index) {
@@ -132,7 +134,8 @@ static int engine(lua_State *L) {
 }
 
 void gbl_open_doctor(lua_State *L) {
-  static const luaL_Reg functions[] = { { "library", library_version }, { "engine", engine }, { NULL, NULL } };
+  static const luaL_Reg functions[] = { { "library", library_version }, { "engine", engine },
+                                         { "onednn_trouble", onednn_trouble }, { NULL, NULL } };
   gbl_push_module(L, "_native");
   gbl_set_functions(L, functions);
   lua_pop(L, 1);

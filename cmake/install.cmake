@@ -58,7 +58,7 @@ if(TARGET gibbous_shared)
   install(FILES ${CMAKE_BINARY_DIR}/GibbousConfig.cmake ${CMAKE_BINARY_DIR}/GibbousConfigVersion.cmake DESTINATION ${PACKAGE_DIR})
 
   set(PC_PRIVATE "-lm -ldl -lpthread")
-  if(GIBBOUS_ONEDNN AND ONEDNN_INCLUDE AND ONEDNN_LIBRARY)
+  if(ONEDNN_LINKED)
     set(PC_PRIVATE "-ldnnl ${PC_PRIVATE}")
   endif()
   foreach(name ${IMAGE_NAMES})
@@ -86,8 +86,11 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION devel)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
-set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "liblapack3") # loaded when gb.linalg is first used
-set(CPACK_DEBIAN_PACKAGE_SUGGESTS "lua5.4, zlib1g-dev, libdnnl-dev, libjpeg62-turbo-dev, libpng-dev")
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "liblapack3") # loaded when gb.linalg is first used, as oneDNN is by the first convolution
+if(HAVE_ONEDNN AND NOT ONEDNN_LINKED)
+  string(APPEND CPACK_DEBIAN_PACKAGE_RECOMMENDS ", libdnnl${ONEDNN_MAJOR}")
+endif()
+set(CPACK_DEBIAN_PACKAGE_SUGGESTS "lua5.4, zlib1g-dev, libjpeg62-turbo-dev, libpng-dev")
 if(PACKAGE_CUDA) # a package of its own, for machines with a GPU; what it links to comes from NVIDIA, by packages of many names
   set(CPACK_DEB_COMPONENT_INSTALL ON)
   set(CPACK_COMPONENTS_GROUPING IGNORE)

@@ -6,8 +6,8 @@
 # turned to variables of our own (bindings/streams.c), and then the object goes into a shared library too.
 
 set(ENGINE_LIBRARIES ZLIB::ZLIB Threads::Threads m ${CMAKE_DL_LIBS})
-if(GIBBOUS_ONEDNN AND ONEDNN_INCLUDE AND ONEDNN_LIBRARY)
-  list(APPEND ENGINE_LIBRARIES $<BUILD_INTERFACE:${ONEDNN_LIBRARY}> $<INSTALL_INTERFACE:dnnl>)
+if(ONEDNN_LINKED)
+  list(APPEND ENGINE_LIBRARIES $<BUILD_INTERFACE:${ONEDNN_LINKED}> $<INSTALL_INTERFACE:dnnl>)
 endif()
 if(IMAGE_LIBRARIES)
   string(REPLACE ";" "$<SEMICOLON>" names "${IMAGE_NAMES}")

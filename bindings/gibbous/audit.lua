@@ -418,6 +418,9 @@ local function summary_lines(report, lines)
     add(lines, "", "in TF32. Of other sizes cuBLASLt pads what it can, which is slower; an operand that lies \z
       otherwise is copied first")
   end
+  if report.without_onednn then
+    add(lines, "convolutions", "about three times as slow as with oneDNN: " .. report.without_onednn)
+  end
   local first = report.first_nonfinite
   add(lines, "not finite", first and place_text(first.row) .. (first.how ~= "" and ", " .. first.how or "") ..
     " is the first" or "nothing")
@@ -480,6 +483,7 @@ local function report_of(model, rows, entries)
     for _, name in ipairs { "calls", "casts", "cast_bytes", "reused" } do report[name] = report[name] + row[name] end
     report.operations = report.operations + row.calls * (row.operations or 0)
     report.eligible_operations = report.eligible_operations + row.calls * (row.eligible_operations or 0)
+    if find(row.op, "^conv") then report.without_onednn = native.onednn_trouble() end
     local how = not report.first_nonfinite and not_finite(row)
     if how then report.first_nonfinite = { row = row, how = how, phase = row.phase, module = row.module, op = row.op,
       line = row.line } end

@@ -84,9 +84,11 @@ local function add_libraries(add)
     add("LAPACK", "ok", "gb.linalg runs on it, a thread for each matrix")
   else add("LAPACK", "warning", "not there, or not part of this build; gb.linalg needs it",
     "install liblapack3, or liblapack-dev and build again") end
-  local version = native.library("onednn")
+  local version, why = native.library("onednn")
   if version then
     add("oneDNN", "ok", format("version %s convolves in float32, and bfloat16 by AMX or AVX512_BF16", version))
+  elseif why then
+    add("oneDNN", "warning", why .. "; convolutions take about three times as long", "install libdnnl" .. (match(why, "libdnnl%.so%.(%d+)") or ""))
   else add("oneDNN", "warning", "not part of this build; convolutions take about three times as long",
     "install libdnnl-dev and build again") end
 end

@@ -3,7 +3,9 @@
  * Primitives are made and run with OpenMP told to use one thread, since oneDNN cuts its work, and so orders its sums,
  * by that number when a primitive is made. The number belongs to the calling thread; it is put back afterwards, because
  * the host may use OpenMP too. The OpenMP library is the one oneDNN brought along, so its functions are looked up, not
- * linked. Scratchpads are the caller's: nothing is shared by threads that run one primitive at once. Implementations
+ * linked. oneDNN itself is opened when the first convolution wants it: its relocations and its constructors were 4 of the
+ * 10 MiB of a program that starts. Builds with sanitizers link it (GB_ONEDNN_LINKED), whose leak checker dies in
+ * a library that was opened so. Scratchpads are the caller's: nothing is shared by threads that run one primitive at once. Implementations
  * named "ref" are slower than the plain convolution and are refused. */
 #define _GNU_SOURCE /* RTLD_DEFAULT */
 #include "cpu/conv_onednn.h"
@@ -20,8 +22,96 @@
 #ifdef USE_ONEDNN
 
 #include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* {==== The library ==== */
+
+#define FUNCTIONS(X) X(version) X(engine_create) X(engine_destroy) X(memory_create) X(memory_destroy) \
+  X(memory_desc_equal) X(memory_desc_get_size) X(primitive_attr_create) X(primitive_attr_destroy) \
+  X(primitive_attr_set_scratchpad_mode) X(primitive_create) X(primitive_destroy) X(primitive_execute) \
+  X(primitive_desc_destroy) X(primitive_desc_query) X(primitive_desc_query_md) X(reorder_primitive_desc_create) \
+  X(stream_create) X(stream_destroy) X(stream_wait) FUNCTIONS_OF_VERSION(X)
+#if DNNL_VERSION_MAJOR == 2
+#define FUNCTIONS_OF_VERSION(X) X(memory_desc_init_by_tag) X(memory_desc_init_by_strides) X(primitive_desc_create) \
+  X(dilated_convolution_forward_desc_init) X(dilated_convolution_backward_data_desc_init) \
+  X(dilated_convolution_backward_weights_desc_init)
+#else
+#define FUNCTIONS_OF_VERSION(X) X(memory_desc_create_with_tag) X(memory_desc_create_with_strides) \
+  X(memory_desc_clone) X(memory_desc_destroy) X(convolution_forward_primitive_desc_create) \
+  X(convolution_backward_data_primitive_desc_create) X(convolution_backward_weights_primitive_desc_create)
+#endif
+
+/* Where its functions are, once open_library has found them. */
+#define POINTER(name) __typeof__(dnnl_##name) *name;
+static struct { FUNCTIONS(POINTER) } dnnl;
+static int (*omp_get_threads)(void);             /* omp_get_max_threads; NULL in a sequential oneDNN */
+static void (*omp_set_threads)(int);             /* omp_set_num_threads */
+static char version_text[32], trouble[256];      /* trouble: why it does not serve; "": it does */
+static _Atomic bool tried;
+
+#define TEXT_OF(number) #number
+#define FILE_OF(major) "libdnnl.so." TEXT_OF(major)
+
+/* The handle of the library, or NULL and the trouble. It stays open: threads may be inside it when the process ends. */
+static void *find_library(void) {
+#ifdef GB_ONEDNN_LINKED
+#define FOUND(name) dnnl.name = dnnl_##name;
+  FUNCTIONS(FOUND)
+  return RTLD_DEFAULT;
+#else
+  void *library = dlopen(FILE_OF(DNNL_VERSION_MAJOR), RTLD_NOW | RTLD_LOCAL), *found;
+  if (!library) return snprintf(trouble, sizeof trouble, "%s", dlerror()), NULL;
+#define FOUND(name) \
+  if (!(found = dlsym(library, "dnnl_" #name))) \
+    return snprintf(trouble, sizeof trouble, "%s has no dnnl_%s", FILE_OF(DNNL_VERSION_MAJOR), #name), NULL; \
+  memcpy(&dnnl.name, &found, sizeof found);
+  FUNCTIONS(FOUND)
+  return library;
+#endif
+}
+
+static void find_all(void) {
+  void *library = find_library();
+  if (*trouble) return;
+  const dnnl_version_t *v = dnnl.version();
+  snprintf(version_text, sizeof version_text, "%d.%d.%d", v->major, v->minor, v->patch);
+  if (v->major != DNNL_VERSION_MAJOR) {
+    snprintf(trouble, sizeof trouble, "version %s was found, and this build is for %d", version_text,
+             DNNL_VERSION_MAJOR);
+    return;
+  }
+  if (DNNL_CPU_RUNTIME == DNNL_RUNTIME_SEQ) return;
+  *(void **)&omp_get_threads = dlsym(library, "omp_get_max_threads");
+  *(void **)&omp_set_threads = dlsym(library, "omp_set_num_threads");
+  if (!omp_get_threads || !omp_set_threads)
+    snprintf(trouble, sizeof trouble, "its OpenMP has no omp_set_num_threads, so it cannot be held to one thread");
+}
+
+static void open_once(void) {
+  find_all();
+  atomic_store(&tried, true);
+}
+
+/* Open it, once; false: it does not serve. Any thread. */
+static bool open_library(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, open_once);
+  return !*trouble;
+}
+
+const char *gb_onednn_version(const char **why) {
+  if (open_library()) return version_text;
+  *why = trouble;
+  return NULL;
+}
+
+const char *gb_onednn_trouble(void) { return atomic_load(&tried) && *trouble ? trouble : NULL; }
+
+/* ====} */
 
 /* {==== What the versions do differently ====
  * A layout (a memory descriptor) is a struct of the caller's in version 2 and a handle in version 3; here it is a
@@ -43,12 +133,12 @@ static layout layout_new(void) { return calloc(1, sizeof(dnnl_memory_desc_t)); }
 
 static bool layout_by_tag(layout *out, int ndim, const dnnl_dims_t shape, dnnl_data_type_t type,
                           dnnl_format_tag_t tag) {
-  return (*out = layout_new()) && dnnl_memory_desc_init_by_tag(*out, ndim, shape, type, tag) == dnnl_success;
+  return (*out = layout_new()) && dnnl.memory_desc_init_by_tag(*out, ndim, shape, type, tag) == dnnl_success;
 }
 
 static bool layout_by_strides(layout *out, int ndim, const dnnl_dims_t shape, dnnl_data_type_t type,
                               const dnnl_dims_t strides) {
-  return (*out = layout_new()) && dnnl_memory_desc_init_by_strides(*out, ndim, shape, type, strides) == dnnl_success;
+  return (*out = layout_new()) && dnnl.memory_desc_init_by_strides(*out, ndim, shape, type, strides) == dnnl_success;
 }
 
 static bool layout_copy(layout *out, const_layout from) {
@@ -62,7 +152,7 @@ static dnnl_primitive_desc_t make(dnnl_status_t status, const dnnl_convolution_d
                                   const_dnnl_primitive_attr_t attr,
                                   const_dnnl_primitive_desc_t hint) {
   dnnl_primitive_desc_t made = NULL;
-  return status == dnnl_success && dnnl_primitive_desc_create(&made, desc, attr, engine, hint) == dnnl_success ? made
+  return status == dnnl_success && dnnl.primitive_desc_create(&made, desc, attr, engine, hint) == dnnl_success ? made
       : NULL;
 }
 
@@ -70,7 +160,7 @@ static dnnl_primitive_desc_t describe_forward(dnnl_engine_t engine, const_layout
                                               const_layout bias, const_layout y,
                                               const geometry *g, const_dnnl_primitive_attr_t attr) {
   dnnl_convolution_desc_t desc;
-  return make(dnnl_dilated_convolution_forward_desc_init(&desc, dnnl_forward_training, dnnl_convolution_direct, x,
+  return make(dnnl.dilated_convolution_forward_desc_init(&desc, dnnl_forward_training, dnnl_convolution_direct, x,
                                                          weight, bias, y, g->stride,
                                                          g->dilation, g->padding, g->after), &desc, engine, attr, NULL);
 }
@@ -80,7 +170,7 @@ static dnnl_primitive_desc_t describe_backward_input(dnnl_engine_t engine, const
                                                      const_dnnl_primitive_attr_t attr,
                                                          const_dnnl_primitive_desc_t hint) {
   dnnl_convolution_desc_t desc;
-  return make(dnnl_dilated_convolution_backward_data_desc_init(&desc, dnnl_convolution_direct, x, weight, y, g->stride,
+  return make(dnnl.dilated_convolution_backward_data_desc_init(&desc, dnnl_convolution_direct, x, weight, y, g->stride,
                                                                g->dilation, g->padding,
                                                                g->after), &desc, engine, attr, hint);
 }
@@ -90,7 +180,7 @@ static dnnl_primitive_desc_t describe_backward_weight(dnnl_engine_t engine, cons
                                                       const_dnnl_primitive_attr_t attr,
                                                           const_dnnl_primitive_desc_t hint) {
   dnnl_convolution_desc_t desc;
-  return make(dnnl_dilated_convolution_backward_weights_desc_init(&desc, dnnl_convolution_direct, x, weight, NULL, y,
+  return make(dnnl.dilated_convolution_backward_weights_desc_init(&desc, dnnl_convolution_direct, x, weight, NULL, y,
                                                                   g->stride, g->dilation,
                                                                   g->padding, g->after), &desc, engine, attr, hint);
 }
@@ -101,26 +191,26 @@ typedef dnnl_memory_desc_t layout;
 typedef const_dnnl_memory_desc_t const_layout;
 
 static void layout_free(layout l) {
-  if (l) dnnl_memory_desc_destroy(l);
+  if (l) dnnl.memory_desc_destroy(l);
 }
 
 static bool layout_by_tag(layout *out, int ndim, const dnnl_dims_t shape, dnnl_data_type_t type,
                           dnnl_format_tag_t tag) {
-  return dnnl_memory_desc_create_with_tag(out, ndim, shape, type, tag) == dnnl_success;
+  return dnnl.memory_desc_create_with_tag(out, ndim, shape, type, tag) == dnnl_success;
 }
 
 static bool layout_by_strides(layout *out, int ndim, const dnnl_dims_t shape, dnnl_data_type_t type,
                               const dnnl_dims_t strides) {
-  return dnnl_memory_desc_create_with_strides(out, ndim, shape, type, strides) == dnnl_success;
+  return dnnl.memory_desc_create_with_strides(out, ndim, shape, type, strides) == dnnl_success;
 }
 
-static bool layout_copy(layout *out, const_layout from) { return dnnl_memory_desc_clone(out, from) == dnnl_success; }
+static bool layout_copy(layout *out, const_layout from) { return dnnl.memory_desc_clone(out, from) == dnnl_success; }
 
 static dnnl_primitive_desc_t describe_forward(dnnl_engine_t engine, const_layout x, const_layout weight,
                                               const_layout bias, const_layout y,
                                               const geometry *g, const_dnnl_primitive_attr_t attr) {
   dnnl_primitive_desc_t made = NULL;
-  return dnnl_convolution_forward_primitive_desc_create(&made, engine, dnnl_forward_training, dnnl_convolution_direct,
+  return dnnl.convolution_forward_primitive_desc_create(&made, engine, dnnl_forward_training, dnnl_convolution_direct,
                                                         x, weight, bias, y,
                                                         g->stride, g->dilation, g->padding, g->after,
                                                             attr) == dnnl_success ? made : NULL;
@@ -131,7 +221,7 @@ static dnnl_primitive_desc_t describe_backward_input(dnnl_engine_t engine, const
                                                      const_dnnl_primitive_attr_t attr,
                                                          const_dnnl_primitive_desc_t hint) {
   dnnl_primitive_desc_t made = NULL;
-  return dnnl_convolution_backward_data_primitive_desc_create(&made, engine, dnnl_convolution_direct, x, weight, y,
+  return dnnl.convolution_backward_data_primitive_desc_create(&made, engine, dnnl_convolution_direct, x, weight, y,
                                                               g->stride, g->dilation,
                                                               g->padding, g->after, hint,
                                                                   attr) == dnnl_success ? made : NULL;
@@ -142,7 +232,7 @@ static dnnl_primitive_desc_t describe_backward_weight(dnnl_engine_t engine, cons
                                                       const_dnnl_primitive_attr_t attr,
                                                           const_dnnl_primitive_desc_t hint) {
   dnnl_primitive_desc_t made = NULL;
-  return dnnl_convolution_backward_weights_primitive_desc_create(&made, engine, dnnl_convolution_direct, x, weight,
+  return dnnl.convolution_backward_weights_primitive_desc_create(&made, engine, dnnl_convolution_direct, x, weight,
                                                                  NULL, y, g->stride,
                                                                  g->dilation, g->padding, g->after, hint,
                                                                      attr) == dnnl_success ? made : NULL;
@@ -175,8 +265,6 @@ typedef struct kept_conv { conv_key key; gb_onednn_conv *conv; uint64_t used; } 
 struct gb_onednn {
   dnnl_engine_t engine;
   const char *unit;                              /* what names of implementations by the unit for bfloat16 contain */
-  int (*get_threads)(void);                      /* omp_get_max_threads; NULL in a sequential oneDNN */
-  void (*set_threads)(int);                      /* omp_set_num_threads */
   uint64_t clock;
   int count;
   kept_conv kept[MOST_CONVS];
@@ -185,22 +273,14 @@ struct gb_onednn {
 /* {==== One thread ==== */
 
 /* Tell OpenMP that this thread works alone; returns what to put back. */
-static int begin_alone(const struct gb_onednn *o) {
-  int before = o->get_threads ? o->get_threads() : 1;
-  if (before != 1) o->set_threads(1);
+static int begin_alone(void) {
+  int before = omp_get_threads ? omp_get_threads() : 1;
+  if (before != 1) omp_set_threads(1);
   return before;
 }
 
-static void end_alone(const struct gb_onednn *o, int before) {
-  if (before != 1) o->set_threads(before);
-}
-
-/* Find OpenMP's functions. false: this oneDNN uses OpenMP and we cannot hold it to one thread. */
-static bool find_openmp(struct gb_onednn *o) {
-  if (DNNL_CPU_RUNTIME == DNNL_RUNTIME_SEQ) return true;
-  *(void **)&o->get_threads = dlsym(RTLD_DEFAULT, "omp_get_max_threads");
-  *(void **)&o->set_threads = dlsym(RTLD_DEFAULT, "omp_set_num_threads");
-  return o->get_threads && o->set_threads;
+static void end_alone(int before) {
+  if (before != 1) omp_set_threads(before);
 }
 
 /* ====} */
@@ -216,19 +296,19 @@ enum { MOST_OPERANDS = 5 };
 static bool execute(const struct gb_onednn *o, const step *s, operand *operands, int count, void *scratch) {
   dnnl_exec_arg_t args[MOST_OPERANDS];
   dnnl_stream_t stream = NULL;
-  int made = 0, before = begin_alone(o);
+  int made = 0, before = begin_alone();
   operands[count++] = (operand){ DNNL_ARG_SCRATCHPAD, s->scratch, scratch };
-  bool good = dnnl_stream_create(&stream, o->engine, dnnl_stream_default_flags) == dnnl_success;
+  bool good = dnnl.stream_create(&stream, o->engine, dnnl_stream_default_flags) == dnnl_success;
   for (; good && made < count; made++) {
     args[made].arg = operands[made].role;
-    good = dnnl_memory_create(&args[made].memory, operands[made].lies, o->engine, operands[made].data) == dnnl_success;
+    good = dnnl.memory_create(&args[made].memory, operands[made].lies, o->engine, operands[made].data) == dnnl_success;
     if (!good) break;
   }
-  good = good && dnnl_primitive_execute(s->primitive, stream, count, args) == dnnl_success &&
-      dnnl_stream_wait(stream) == dnnl_success;
-  while (made > 0) dnnl_memory_destroy(args[--made].memory);
-  if (stream) dnnl_stream_destroy(stream);
-  end_alone(o, before);
+  good = good && dnnl.primitive_execute(s->primitive, stream, count, args) == dnnl_success &&
+      dnnl.stream_wait(stream) == dnnl_success;
+  while (made > 0) dnnl.memory_destroy(args[--made].memory);
+  if (stream) dnnl.stream_destroy(stream);
+  end_alone(before);
   return good;
 }
 
@@ -236,7 +316,7 @@ static bool execute(const struct gb_onednn *o, const step *s, operand *operands,
 static bool reorder(const gb_onednn_conv *conv, const_layout from_lies, const void *from, const_layout to_lies,
                     void *to, void *scratch) {
   if (!conv->reorder.primitive) {
-    memcpy(to, from, dnnl_memory_desc_get_size(to_lies));
+    memcpy(to, from, dnnl.memory_desc_get_size(to_lies));
     return true;
   }
   operand operands[MOST_OPERANDS] = { { DNNL_ARG_FROM, from_lies, (void *)from }, { DNNL_ARG_TO, to_lies, to } };
@@ -264,11 +344,11 @@ bool gb_onednn_run(const gb_onednn_conv *conv, void *x, void *packed, const floa
   return execute(conv->onednn, &conv->run, operands, conv->bias ? 4 : 3, scratch);
 }
 
-size_t gb_onednn_weight_bytes(const gb_onednn_conv *conv) { return dnnl_memory_desc_get_size(conv->packed); }
+size_t gb_onednn_weight_bytes(const gb_onednn_conv *conv) { return dnnl.memory_desc_get_size(conv->packed); }
 
 size_t gb_onednn_scratch_bytes(const gb_onednn_conv *conv) {
-  size_t run = dnnl_memory_desc_get_size(conv->run.scratch), order = conv->reorder.primitive
-      ? dnnl_memory_desc_get_size(conv->reorder.scratch) : 0;
+  size_t run = dnnl.memory_desc_get_size(conv->run.scratch), order = conv->reorder.primitive
+      ? dnnl.memory_desc_get_size(conv->reorder.scratch) : 0;
   return ((run > order ? run : order) + 63) & ~(size_t)63;
 }
 
@@ -284,8 +364,8 @@ static void free_layouts(gb_onednn_conv *conv) {
 
 static void conv_free(gb_onednn_conv *conv) {
   if (!conv) return;
-  if (conv->run.primitive) dnnl_primitive_destroy(conv->run.primitive);
-  if (conv->reorder.primitive) dnnl_primitive_destroy(conv->reorder.primitive);
+  if (conv->run.primitive) dnnl.primitive_destroy(conv->run.primitive);
+  if (conv->reorder.primitive) dnnl.primitive_destroy(conv->reorder.primitive);
   free_layouts(conv);
   free(conv);
 }
@@ -329,10 +409,10 @@ static dnnl_primitive_desc_t describe(const gb_onednn_conv *conv, const gb_conv_
 /* Compile a step; takes over its descriptor, which may be NULL. */
 static bool compile(step *s, dnnl_primitive_desc_t desc) {
   if (!desc) return false;
-  bool good = layout_copy(&s->scratch, dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0)) &&
-              dnnl_primitive_create(&s->primitive, desc) == dnnl_success;
+  bool good = layout_copy(&s->scratch, dnnl.primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0)) &&
+              dnnl.primitive_create(&s->primitive, desc) == dnnl_success;
   if (!good) s->primitive = NULL;
-  dnnl_primitive_desc_destroy(desc);
+  dnnl.primitive_desc_destroy(desc);
   return good;
 }
 
@@ -340,7 +420,7 @@ static bool compile(step *s, dnnl_primitive_desc_t desc) {
  * without the unit that the backend uses? */
 static bool is_slow(const gb_onednn_conv *conv, const_dnnl_primitive_desc_t desc) {
   const char *name = NULL;
-  if (dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, &name) != dnnl_success || !name) return true;
+  if (dnnl.primitive_desc_query(desc, dnnl_query_impl_info_str, 0, &name) != dnnl_success || !name) return true;
   return conv->half ? !strstr(name, conv->onednn->unit) : strstr(name, "ref") != NULL;
 }
 
@@ -349,8 +429,8 @@ static bool compile_reorder(gb_onednn_conv *conv, const_dnnl_primitive_attr_t at
   bool out = conv->kind == GB_ONEDNN_BACKWARD_WEIGHT;
   const_layout from = out ? conv->packed : conv->weight, to = out ? conv->weight : conv->packed;
   dnnl_primitive_desc_t desc = NULL;
-  if (dnnl_memory_desc_equal(from, to)) return true;
-  if (dnnl_reorder_primitive_desc_create(&desc, from, conv->onednn->engine, to, conv->onednn->engine,
+  if (dnnl.memory_desc_equal(from, to)) return true;
+  if (dnnl.reorder_primitive_desc_create(&desc, from, conv->onednn->engine, to, conv->onednn->engine,
                                          attr) != dnnl_success) return false;
   return compile(&conv->reorder, desc);
 }
@@ -370,14 +450,14 @@ static bool compile_all(gb_onednn_conv *conv, const gb_conv_sizes *s, const_dnnl
   if (!lay_out(conv, s)) return false;
   if (conv->kind != GB_ONEDNN_FORWARD && !(hint = hint_for(conv, s, attr))) return false;
   run = describe(conv, s, attr, hint);
-  if (hint) dnnl_primitive_desc_destroy(hint);
+  if (hint) dnnl.primitive_desc_destroy(hint);
   if (!run) return false;
   if (is_slow(conv, run)) {
-    dnnl_primitive_desc_destroy(run);
+    dnnl.primitive_desc_destroy(run);
     return false;
   }
   bool out = conv->kind == GB_ONEDNN_BACKWARD_WEIGHT;
-  bool known = layout_copy(&conv->packed, dnnl_primitive_desc_query_md(run,
+  bool known = layout_copy(&conv->packed, dnnl.primitive_desc_query_md(run,
                                                                        out ? dnnl_query_diff_weights_md
       : dnnl_query_weights_md, 0));
   return compile(&conv->run, run) && known && compile_reorder(conv, attr);
@@ -393,12 +473,12 @@ static gb_onednn_conv *conv_new(const struct gb_onednn *o, gb_onednn_kind kind, 
   conv->bias = bias;
   conv->half = half;
   dnnl_primitive_attr_t attr = NULL;
-  int before = begin_alone(o);
-  bool good = dnnl_primitive_attr_create(&attr) == dnnl_success &&
-              dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user) == dnnl_success &&
+  int before = begin_alone();
+  bool good = dnnl.primitive_attr_create(&attr) == dnnl_success &&
+              dnnl.primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user) == dnnl_success &&
                   compile_all(conv, s, attr);
-  if (attr) dnnl_primitive_attr_destroy(attr);
-  end_alone(o, before);
+  if (attr) dnnl.primitive_attr_destroy(attr);
+  end_alone(before);
   if (good) return conv;
   conv_free(conv);
   return NULL;
@@ -408,13 +488,12 @@ static gb_onednn_conv *conv_new(const struct gb_onednn *o, gb_onednn_kind kind, 
 
 /* {==== Keeping ==== */
 
-/* oneDNN's engine for this context; NULL where there is no memory or the library found is not the one compiled for. */
+/* oneDNN's engine for this context; NULL where there is no memory or no library. */
 static struct gb_onednn *onednn_open(gb_unit unit) {
-  struct gb_onednn *o = calloc(1, sizeof *o);
+  struct gb_onednn *o = open_library() ? calloc(1, sizeof *o) : NULL;
   if (!o) return NULL;
   o->unit = unit == GB_UNIT_TILES ? "amx" : "avx512_core_bf16";
-  if (dnnl_version()->major == DNNL_VERSION_MAJOR && find_openmp(o) &&
-      dnnl_engine_create(&o->engine, dnnl_cpu, 0) == dnnl_success) return o;
+  if (dnnl.engine_create(&o->engine, dnnl_cpu, 0) == dnnl_success) return o;
   free(o);
   return NULL;
 }
@@ -422,7 +501,7 @@ static struct gb_onednn *onednn_open(gb_unit unit) {
 void gb_onednn_close(struct gb_onednn *o) {
   if (!o) return;
   for (int i = 0; i < o->count; i++) conv_free(o->kept[i].conv);
-  dnnl_engine_destroy(o->engine);
+  dnnl.engine_destroy(o->engine);
   free(o);
 }
 
@@ -483,5 +562,8 @@ bool gb_onednn_run(const gb_onednn_conv *conv, void *x, void *packed, const floa
 }
 
 void gb_onednn_close(struct gb_onednn *onednn) { (void)onednn; }
+
+const char *gb_onednn_version(const char **why) { return *why = NULL, NULL; }
+const char *gb_onednn_trouble(void) { return NULL; }
 
 #endif

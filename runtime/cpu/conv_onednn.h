@@ -3,7 +3,7 @@
  *
  * Images are channels-last in memory, [n][h][w][c]; weights are [o][kh][kw][c / groups] outside and in a layout of
  * oneDNN's choice inside. Whatever oneDNN cannot do, or would do slowly, is NULL here and is left to the plain
- * convolution; so is everything in a build without it. */
+ * convolution; so is everything in a build without it, and where the library cannot be opened. */
 #ifndef GB_CPU_CONV_ONEDNN_H
 #define GB_CPU_CONV_ONEDNN_H
 
@@ -33,6 +33,12 @@ bool gb_onednn_unpack(const gb_onednn_conv *conv, const void *packed, void *weig
 /* y = x * weight + bias forward, x's from y's and weight's gradients backward, or weight's from x and y's: the kind
  * says which is written. */
 bool gb_onednn_run(const gb_onednn_conv *conv, void *x, void *packed, const float *bias, void *y, void *scratch);
+
+/* The version of the library that serves, which is opened for it; or NULL, and why it does not: *why is NULL where the
+ * build has no part for it. Any thread. */
+const char *gb_onednn_version(const char **why);
+/* Why what wanted the library so far went without it; NULL: nothing did. Any thread. */
+const char *gb_onednn_trouble(void);
 
 /* Free what a backend kept; NULL is fine. */
 void gb_onednn_close(struct gb_onednn *onednn);

@@ -1,18 +1,19 @@
 -- test_doctor.lua - what the doctor says of CUDA: with everything there, with parts missing, and with parts that do not
 -- fit each other. The driver and the libraries are stood in for by one library (tests/c/fake_nvidia.c), whose path is
--- the first argument.
+-- the first argument. The second is the file of oneDNN, where it is opened when it is wanted: that it is, and what is
+-- said where it is not there.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 
-local gibbous, fake = gb.test.program(), arg[1]
+local gibbous, fake, onednn = gb.test.program(), arg[1], arg[2]
 local all = { "libcuda.so.1", "libcudart.so.12", "libcublasLt.so.12", "libcusolver.so.12", "libcudnn.so.9",
   "libnccl.so.2" }
 local others = { "libcudart.so.13", "libcudart.so.11.0", "libcublasLt.so.13", "libcublasLt.so.11", "libcudnn.so.8" }
 
--- The doctor's report where all libraries but those `without` are there, with settings of the environment, and its
--- status.
-local function report(settings, without)
+-- What gibbous prints with these arguments where all libraries but those `without` are there, with settings of the
+-- environment, and its status.
+local function output(arguments, settings, without)
   local folder = os.tmpname()
   os.remove(folder)
   assert(os.execute("mkdir " .. folder))
@@ -23,8 +24,8 @@ local function report(settings, without)
   for _, name in ipairs { without or others[1], table.unpack(others) } do
     assert(os.execute((": >'%s/%s'"):format(folder, name)))
   end
-  local pipe = assert(io.popen(("%s LD_LIBRARY_PATH=%s '%s' --doctor 2>&1; echo \"status $?\""):format(settings, folder,
-    gibbous)))
+  local pipe = assert(io.popen(("%s LD_LIBRARY_PATH=%s '%s' %s 2>&1; echo \"status $?\""):format(settings, folder,
+    gibbous, arguments)))
   local text = pipe:read("a")
   pipe:close()
   os.execute("rm -r " .. folder)
@@ -35,7 +36,7 @@ end
 local function expect_report(name, settings, without, status, ...)
   local wanted = { ... }
   it(name, function()
-    local text, got = report(settings, without)
+    local text, got = output("--doctor", settings, without)
     for _, part in ipairs(wanted) do
       if not text:find(part, 1, true) then error(("expected '%s' in:\n%s"):format(part, text), 0) end
     end
@@ -104,6 +105,39 @@ describe("the doctor and CUDA", function()
     "does not start: ", "gb_backend_open")
   expect_report("no driver", "", "libcuda.so.1", 0, "ok       CUDA driver      none: everything runs on the CPU\n")
 end)
+
+-- Is oneDNN in the process, before and after a convolution that it is for; what an audit of it ends with; a sum of it.
+local program = [[
+local gb = require "gibbous"
+local function there() return io.open("/proc/self/maps"):read("a"):find("libdnnl", 1, true) ~= nil end
+local before, conv, x = there(), gb.nn.Conv2d(32, 32, 3, { padding = 1 }), gb.randn(4, 32, 64, 64)
+local report = tostring(gb.amp.audit(conv, x, { print = false }))
+print(before, there(), report:match("convolutions (.-)\n"), (gb.nn.functional.conv2d(gb.ones(4, 32, 64, 64),
+  gb.ones(32, 32, 3, 3)):sum():item()))
+]]
+
+if onednn and onednn ~= "" then
+  describe("oneDNN, which is opened when it is wanted", function()
+    local name = os.tmpname()
+    local file = assert(io.open(name, "w"))
+    file:write(program)
+    file:close()
+    local sum = 4 * 32 * 62 * 62 * 32 * 9.0
+    it("is not in a program that has not convolved", function()
+      expect((output(name, ""))):to_be(("false\ttrue\tnil\t%s\nstatus 0\n"):format(sum))
+    end)
+    it("is done without where it is not there, which an audit says", function()
+      local text = output(name, "", onednn)
+      expect(text:sub(1, 12)):to_be("false\tfalse\t")
+      expect(text:find("about three times as slow as with oneDNN: .*" .. onednn:gsub("%p", "%%%0") ..
+        ": file too short\t" .. ("%s\nstatus 0\n"):format(sum):gsub("%p", "%%%0"))):to_be_truthy()
+    end)
+    os.remove(name)
+  end)
+  expect_report("no oneDNN", "", onednn, 0, "warning  oneDNN ", onednn .. ": file too short; convolutions take about",
+    "cure: install libdnnl" .. onednn:match("%d+$") .. "\n")
+  expect_report("oneDNN is there", "", nil, 0, "ok       oneDNN           version " .. onednn:match("%d+$") .. ".")
+end
 
 for _, folder in ipairs(made) do os.execute("rm -r " .. folder) end
 gb.test.finish()
