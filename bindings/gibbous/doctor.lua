@@ -88,7 +88,8 @@ local function add_libraries(add)
   if version then
     add("oneDNN", "ok", format("version %s convolves in float32, and bfloat16 by AMX or AVX512_BF16", version))
   elseif why then
-    add("oneDNN", "warning", why .. "; convolutions take about three times as long", "install libdnnl" .. (match(why, "libdnnl%.so%.(%d+)") or ""))
+    add("oneDNN", "warning", why .. "; convolutions take about three times as long",
+      "install libdnnl" .. (match(why, "libdnnl%.so%.(%d+)") or ""))
   else add("oneDNN", "warning", "not part of this build; convolutions take about three times as long",
     "install libdnnl-dev and build again") end
 end

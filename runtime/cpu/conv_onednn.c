@@ -3,10 +3,10 @@
  * Primitives are made and run with OpenMP told to use one thread, since oneDNN cuts its work, and so orders its sums,
  * by that number when a primitive is made. The number belongs to the calling thread; it is put back afterwards, because
  * the host may use OpenMP too. The OpenMP library is the one oneDNN brought along, so its functions are looked up, not
- * linked. oneDNN itself is opened when the first convolution wants it: its relocations and its constructors were 4 of the
- * 10 MiB of a program that starts. Builds with sanitizers link it (GB_ONEDNN_LINKED), whose leak checker dies in
- * a library that was opened so. Scratchpads are the caller's: nothing is shared by threads that run one primitive at once. Implementations
- * named "ref" are slower than the plain convolution and are refused. */
+ * linked. oneDNN itself is opened when the first convolution wants it: its relocations and its constructors were 4 of
+ * the 10 MiB of a program that starts. Builds with sanitizers link it (GB_ONEDNN_LINKED), whose leak checker dies in a
+ * library that was opened so. Scratchpads are the caller's: nothing is shared by threads that run one primitive at
+ * once. Implementations named "ref" are slower than the plain convolution and are refused. */
 #define _GNU_SOURCE /* RTLD_DEFAULT */
 #include "cpu/conv_onednn.h"
 #include "cpu/cpu.h"
