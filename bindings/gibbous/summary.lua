@@ -90,13 +90,13 @@ local function trace(model, inputs, rows, by_module)
   local _ <close> = setmetatable({}, { __close = function()
     for _, remove in ipairs(removes) do remove() end
     -- layers let go of intermediate results early where there never was a hook
-    for _, values in ipairs(without) do
-      local hooks = values._hooks
-      values._hooks = (#hooks > 0 or hooks.before ~= nil) and hooks
+    for _, module in ipairs(without) do
+      local hooks = module._hooks
+      native.set_hooks(module, (#hooks > 0 or hooks.before ~= nil) and hooks)
     end
   end })
   for module, row in next, by_module do
-    if not module._hooks then without[#without + 1] = native.values_of(module) end
+    if not module._hooks then without[#without + 1] = module end
     removes[#removes + 1] = Module.register_forward_hook(module, function(_, _, ...)
       row.calls = row.calls + 1
       row.shapes = {}

@@ -7,7 +7,7 @@ local check_tensor = native.check_tensor
 local nn = gb.nn
 local F, init = nn.functional, nn.init
 local rawget, rawequal, type, ipairs, is_module = rawget, rawequal, type, ipairs, nn.is_module
-local select, tostring, is_tensor = select, tostring, gb.is_tensor
+local select, tostring, getmetatable, is_tensor = select, tostring, getmetatable, gb.is_tensor
 local format, concat, unpack, sqrt, sort, match = string.format, table.concat, table.unpack, math.sqrt, table.sort,
   string.match
 local values_of, class_of = native.values_of, native.class_of
@@ -36,10 +36,9 @@ native.layer, native.layer_method, native.empty_parameter, native.refuse_more = 
 -- Can nothing but its caller hold what goes into module and comes out of it? A layer of the library without hooks, made
 -- of such.
 local function keeps_nothing(module)
-  local kind = module._library
+  if module._plain then return true end
   local values = values_of(module)
-  if not kind or module._hooks or rawget(values, "forward") then return false end -- a forward of its own: who knows
-  if kind == "layer" then return true end
+  if values._library ~= "calls" or values._hooks or rawget(values, "forward") then return false end
   local order = values._order
   for i = 1, #order do
     local part = rawget(values, order[i])
@@ -502,12 +501,13 @@ method(Sequential, "Sequential:append(module: module) -> module: One more module
 
 -- The results between two layers that keep nothing are dropped at once: nothing else can hold their handles.
 function Sequential:forward(x, more)
-  if not is_module(self) then fail("Sequential.forward is a method: call model(x) or model:forward(x)") end
+  local meta = getmetatable(self)
+  if not meta or not meta.__module then fail("Sequential.forward is a method: call model(x) or model:forward(x)") end
   if more ~= nil then refuse(self, "x") end
   if x == nil then
     fail("Sequential: x is missing; its modules are gone through by: for i, module in ipairs(model) do")
   end
-  local values, mine = values_of(self), false -- mine: x was made here, and nobody else has seen it
+  local values, mine = meta.__index, false -- mine: x was made here, and nobody else has seen it
   for i = 1, #values do
     local module = values[i]
     local y = module(x)

@@ -21,12 +21,31 @@ local Module = { __name = "Module" }
 Module.__index = Module
 
 local fields = {} -- names a module uses for itself
-for _, name in ipairs { "_order", "_buffers", "_hooks", "_precision", "training" } do fields[name] = true end
+for _, name in ipairs { "_order", "_buffers", "_hooks", "_precision", "_plain", "training" } do fields[name] = true end
 
 -- The table of a module's values; its class.
 local function values_of(module) return getmetatable(module).__index end
 local function class_of(module) return getmetatable(values_of(module)).__index end
 native.values_of, native.class_of = values_of, class_of
+
+-- Note whether a module is a layer of the library without hooks and with its class's forward: then nothing but its
+-- caller can hold what goes into it and comes out of it.
+local function note_plain(module)
+  local values = values_of(module)
+  values._plain = values._library == "layer" and not values._hooks and rawget(values, "forward") == nil
+end
+
+-- Give a module a forward of its own, or with nil that of its class.
+function native.replace_forward(module, forward)
+  rawset(values_of(module), "forward", forward)
+  note_plain(module)
+end
+
+-- The hooks of a module: false, or what hooks_of makes.
+function native.set_hooks(module, hooks)
+  values_of(module)._hooks = hooks
+  note_plain(module)
+end
 
 local function is_module(value)
   local meta = type(value) == "table" and getmetatable(value)
@@ -238,19 +257,19 @@ local function watched_call(self, ...)
   return dressed_call(self, ...)
 end
 
--- Most modules have neither hooks nor a precision, and nobody looks on: they pay for no more than being asked.
-local function call(self, ...)
-  if watched() then return watched_call(self, ...) end
-  if self._hooks or self._precision then return dressed_call(self, ...) end
-  return self.forward(self, ...)
-end
-
 local function text_of(self) return self:describe() end
 
 -- An instance of class, not initialised. What every call asks for is there from the beginning, so that no class is
 -- looked through for it.
 local function bare(class)
-  local values = { _order = { known = {} }, _buffers = {}, _hooks = false, _precision = false, training = true }
+  local values = { _order = { known = {} }, _buffers = {}, _hooks = false, _precision = false,
+    _plain = class._library == "layer", training = true }
+  -- Most modules have neither hooks nor a precision, and nobody looks on: they pay for no more than being asked.
+  local function call(self, ...)
+    if watched() then return watched_call(self, ...) end
+    if values._hooks or values._precision then return dressed_call(self, ...) end
+    return values.forward(self, ...)
+  end
   local self = setmetatable({}, {
     __index = setmetatable(values, class.__values), __newindex = assign, __call = call, __len = length,
       __name = class.__name, __module = true,
@@ -600,7 +619,7 @@ end
 -- `always` (those after forward that run where it failed), `backward`, `before_backward`.
 local function hooks_of(module)
   local hooks = module._hooks or {}
-  values_of(module)._hooks = hooks
+  native.set_hooks(module, hooks)
   return hooks
 end
 

@@ -112,7 +112,7 @@ utils.recompute = define("gb.nn.utils.recompute(model: module, pattern: string) 
       if name ~= "" and string.find(name, "^" .. pattern .. "$") then
         local forward = module.forward
         local function run(...) return forward(module, ...) end
-        rawset(native.values_of(module), "forward", function(_, ...)
+        native.replace_forward(module, function(_, ...)
           if not gb.is_grad_enabled() then return run(...) end
           return gb.recompute(run, ...)
         end)

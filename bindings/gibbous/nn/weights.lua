@@ -34,7 +34,7 @@ local function replace(who, module, name, kept, compute)
   computed[module][name] = { kind = who, compute = compute }
   module[name] = nil
   module[kept] = weight
-  rawset(values_of(module), "forward", forward)
+  native.replace_forward(module, forward)
 end
 
 -- The weight as it is now becomes a parameter again; those it was made of go.
@@ -47,7 +47,7 @@ local function restore(who, kind, module, name, others)
   computed[module][name] = nil
   if next(computed[module]) == nil then
     computed[module] = nil
-    rawset(values_of(module), "forward", nil)
+    native.replace_forward(module, nil)
   end
   for i = 1, #others do module[name .. others[i]] = nil end
   rawset(values_of(module), name, nil)
