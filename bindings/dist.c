@@ -368,7 +368,7 @@ static int shards_agree(lua_State *L) {
   return gbl_check_status(L, gb_shards_agree(s, tensors, names, count));
 }
 
-/* shards:begin(parameters, buffers, samples, holds, odd, note?) */
+/* shards:begin(parameters, buffers, samples, holds, odd, note?, counted?, expected?) */
 static int shards_begin(lua_State *L) {
   gbl_enter(L);
   gb_shards *s = gbl_check_object(L, 1, &shards_type);
@@ -376,7 +376,8 @@ static int shards_begin(lua_State *L) {
   gb_tensor **parameters = gbl_check_tensors(L, 2, "DataParallel:shards", "model", &n_parameters);
   gb_tensor **buffers = gbl_check_tensors(L, 3, "DataParallel:shards", "model", &n_buffers);
   gb_round round = { .samples = gbl_check_integer(L, 4, "DataParallel:shards", "samples"),
-                     .odd = lua_tointeger(L, 6), .holds = lua_toboolean(L, 5) };
+                     .odd = lua_tointeger(L, 6), .holds = lua_toboolean(L, 5), .counted = lua_tonumber(L, 8),
+                     .expected = lua_tointeger(L, 9) };
   for (int i = 0; i < GB_ROUND_LOADER && lua_istable(L, 7); i++) {
     lua_rawgeti(L, 7, i + 1);
     round.loader[i] = lua_tointeger(L, -1);
@@ -419,10 +420,33 @@ static int shards_loss(lua_State *L) {
   return 1;
 }
 
+/* shards:wish(bits): what this process wishes in the round that is open */
+static int shards_wish(lua_State *L) {
+  gb_shards_wish(gbl_check_object(L, 1, &shards_type),
+                 (uint32_t)gbl_check_integer(L, 2, "DataParallel:shards", "wishes"));
+  return 0;
+}
+
+/* shards:wishes() -> what any process has wished in the last round */
+static int shards_wishes(lua_State *L) {
+  lua_pushinteger(L, gb_shards_wishes(gbl_check_object(L, 1, &shards_type)));
+  return 1;
+}
+
+/* shards:miscounted() -> what all processes counted in the last round, where it was taken back for that; or nothing */
+static int shards_miscounted(lua_State *L) {
+  double counted;
+  if (!gb_shards_miscounted(gbl_check_object(L, 1, &shards_type), &counted)) return 0;
+  lua_pushnumber(L, counted);
+  return 1;
+}
+
 static const luaL_Reg shards_methods[] = {
   { "agree", shards_agree }, { "begin", shards_begin }, { "next", shards_next }, { "abandon", shards_abandon },
-  { "is_open", shards_is_open }, { "record", shards_record }, { "loss", shards_loss }, { NULL, NULL },
+  { "is_open", shards_is_open }, { "record", shards_record }, { "loss", shards_loss },
+  { "wish", shards_wish }, { "wishes", shards_wishes }, { "miscounted", shards_miscounted }, { NULL, NULL },
 };
+
 /* launch_size(): how many processes this one was started with; a sandbox has no environment. */
 static int launch_size(lua_State *L) {
   int64_t size = 1;

@@ -287,14 +287,14 @@ local function validate_now(mine)
   mine.rescue = true
 end
 
--- Is a validation due after this step? finished: the epoch's last.
-local function validation_due(mine, inner, finished)
+-- Is a validation due after a step? See wishes_of.
+local function validation_due(mine, at)
   if not mine.validation then return false end
   local every = mine.validate_every
   if type(every) == "string" then return mine.rank == 0 and clock() - mine.validated >= mine.validate_seconds end
-  if math_type(every) == "integer" then return mine.step % every == 0 end
-  if (mine.epoch + (finished and 0 or 1)) % mine.validate_epochs ~= 0 then return false end
-  return inner % max(1, floor(mine.epoch_steps * every)) == 0
+  if math_type(every) == "integer" then return at.step % every == 0 end
+  if (at.epoch + (at.last and 0 or 1)) % mine.validate_epochs ~= 0 then return false end
+  return at.inner % max(1, floor(mine.epoch_steps * every)) == 0
 end
 
 -- The end of an epoch: its means, and what goes by epochs.
@@ -322,17 +322,18 @@ local function end_of_run(mine, in_time)
   if mine.seconds and not in_time then return format("%g seconds", mine.seconds) end
 end
 
--- What this process asks for after a step: a validation, a save, an end.
-local function wishes_of(mine, inner, last)
-  local files, at = mine.checkpoint, { step = mine.step, epoch = mine.epoch }
-  local due, over = validation_due(mine, inner, last), mine.seconds and clock() - mine.started >= mine.seconds
+-- What this process asks for after a step: a validation, a save, an end. at: the step, epochs that are over then,
+-- steps of the epoch (inner), and whether it is the epoch's last.
+local function wishes_of(mine, at)
+  local files, last, is_first = mine.checkpoint, at.last, mine.rank == 0
+  local due, over = validation_due(mine, at), mine.seconds and clock() - mine.started >= mine.seconds
   local checked = due or last and not mine.validation
   local save_due = files and (files:due(at) or last and files:due(at, { kind = "epoch" }) or
     checked and files:due(at, { kind = "validation" }))
-  local is_first = mine.rank == 0
   return { validate = due, over = is_first and over, save = is_first and save_due, asked = native.save_asked(),
-    reason = mine.reason ~= nil, stop = native.stop_asked() }
+    reason = (mine.reason or mine.wanted) ~= nil, stop = native.stop_asked() }
 end
+trainer.wishes_of = wishes_of
 
 -- All that follows a step: show, validate, save, stop. last: it was the epoch's last. A run inside a callback of
 -- another leaves stops to that one, whose step is not whole yet.
@@ -345,7 +346,8 @@ local function after_step(mine, group, last)
     end_epoch(mine)
   end
   mine.rescue = true
-  local agreed = trainer.agree(mine, wishes_of(mine, inner, last))
+  local agreed = trainer.agreed(mine) or
+    wishes_of(mine, { step = mine.step, epoch = mine.epoch, inner = inner, last = last })
   local validates = mine.validation and (agreed.validate or agreed.over)
   if validates then trainer.gather(mine) end
   if validates then validate_now(mine) elseif last and not mine.validation then check(mine) end
@@ -356,7 +358,7 @@ local function after_step(mine, group, last)
   end
   if validates or saves or agreed.asked or last then -- whose callbacks may have ended the run
     local over = agreed.over
-    agreed = trainer.agree(mine, { reason = mine.reason ~= nil, stop = agreed.stop })
+    agreed = trainer.agree(mine, { reason = (mine.reason or mine.wanted) ~= nil, stop = agreed.stop })
     agreed.over = over
   end
   mine.reason = mine.reason or end_of_run(mine, not agreed.over)
@@ -403,6 +405,7 @@ local function run_epoch(mine)
     local group = take(mine, source, n)
     local last = mine.batch >= n
     mine.last = last
+    mine.ahead = { step = mine.step + 1, epoch = mine.epoch + (last and 1 or 0), inner = mine.inner + 1, last = last }
     if last then to_next_epoch(mine.train, source, n) end
     trainer.watch_step(mine, group, function() train_step(mine, group) end)
     after_step(mine, group, last)
@@ -450,8 +453,9 @@ local function prepare(mine, train, validation)
   mine.monitor = watches and watches.monitor or mine.validation and "val_loss" or "train_loss"
   mine.mode = watches and watches.mode or "min"
   trainer.check_monitors(mine)
-  mine.started, mine.validated, mine.reason = clock(), clock(), nil
+  mine.started, mine.validated, mine.reason, mine.wanted = clock(), clock(), nil, nil
   trainer.begin_speed(mine)
+  trainer.find_late(mine)
   if mine.checkpoint then trainer.once(mine, function() mine.checkpoint:prepare() end) end
   trainer.align(mine, mine.train)
   trainer.align(mine, mine.validation)

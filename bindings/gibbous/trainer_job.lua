@@ -82,22 +82,55 @@ function trainer.align(mine, loader)
   if mine.size > 1 and loader then loader:load_state_dict(dist.broadcast_object(loader:state_dict())) end
 end
 
+-- What ranks ask for after a step goes with the message that ends its gradients. A reason to stop that comes up later,
+-- as in a callback, takes a message of its own where callbacks are told then, and otherwise goes with the next step's.
 local signs = { "over", "validate", "save", "asked", "reason", "stop" }
+local late = { "backward", "step", "skip" } -- events after that message
 
--- What any rank asks for, of these signs: a table of the same for all.
+local function bits_of(asked)
+  local bits = 0
+  for i, name in ipairs(signs) do
+    if asked[name] then bits = bits | 1 << i - 1 end
+  end
+  return bits
+end
+
+-- What any rank asked for: a table of the same for all, with the first one's reason.
+local function signs_of(mine, bits)
+  local agreed = {}
+  for i, name in ipairs(signs) do agreed[name] = bits & 1 << i - 1 ~= 0 end
+  if agreed.reason then
+    local reasons, own = dist.all_gather_object(mine.reason or mine.wanted or false), nil
+    for rank = 1, #reasons do own = own or reasons[rank] or nil end
+    mine.reason, mine.wanted = mine.reason or mine.wanted or own, nil
+  end
+  return agreed
+end
+
+-- What any rank asks for, of these signs.
 function trainer.agree(mine, asked)
   if mine.size == 1 then return asked end
-  local bits, agreed = 0, {}
-  for i, name in ipairs(signs) do
-    if asked[name] then bits = bits | 1 << i end
+  local all = dist.all_reduce(gb.tensor({ bits_of(asked) }, { dtype = "int64", device = "cpu" }), "or")
+  return signs_of(mine, all:item())
+end
+
+-- Has a rank callbacks that may end the run after a step's message?
+function trainer.find_late(mine)
+  local has = false
+  for _, hooks in ipairs(mine.callbacks) do
+    for _, event in ipairs(late) do has = has or hooks[event] ~= nil end
   end
-  local all = dist.all_reduce(gb.tensor({ bits }, { dtype = "int64", device = "cpu" }), "or")
-  bits = all:item()
-  for i, name in ipairs(signs) do agreed[name] = bits & 1 << i ~= 0 end
-  if agreed.reason then
-    local reasons = dist.all_gather_object(mine.reason or false)
-    for rank = 1, #reasons do mine.reason = mine.reason or reasons[rank] or nil end
+  mine.late = mine.size > 1 and dist.any(has)
+end
+
+-- What the ranks asked for in the step that was made; nil: there is one alone.
+function trainer.agreed(mine)
+  if mine.size == 1 then return nil end
+  local agreed = mine.asked
+  if mine.late and not agreed.reason then
+    agreed.reason = trainer.agree(mine, { reason = (mine.reason or mine.wanted) ~= nil }).reason
   end
+  if not agreed.reason then mine.wanted, mine.reason = mine.wanted or mine.reason, nil end
   return agreed
 end
 
@@ -131,8 +164,29 @@ local function pieces_of(mine, batch)
   return pieces
 end
 
+-- The count of labels where none is ignored, if every process has some of each batch and can know it; and how many of
+-- its own count. Else nil.
+local function count_labels(mine, group)
+  if mine.size == 1 or mine.count or mine.counts_ahead then return nil end
+  for _, batch in ipairs(group) do
+    if batch.total < mine.shards then return nil end
+  end
+  local expected, own = 0.0, 0
+  for _, batch in ipairs(group) do
+    for _, piece in ipairs(batch.pieces) do
+      piece.count = native.count_of(mine, piece)
+      own = own + piece.count
+    end
+    local piece = batch.pieces[1]
+    expected = expected + batch.total * (piece[piece.n]:numel() // piece.rows)
+  end
+  return expected, own
+end
+
 -- How many elements the loss of each piece is the mean of, and the sum over all batches, shards and processes: exact,
--- and on every process the same bits, since each number is added to zeros alone.
+-- and on every process the same bits, since each number is added to zeros alone. A loss needs the sum before its
+-- gradients, which would take a message: so labels are taken to count all, as long as they have, and the second number,
+-- how many of this process's do, goes with the message of the step, which shows whether that was right.
 local function count_pieces(mine, group)
   local total = 0
   if native.counts_rows(mine, group[1]) then
@@ -142,6 +196,8 @@ local function count_pieces(mine, group)
     end
     return total
   end
+  local expected, own = count_labels(mine, group)
+  if expected then return expected, own end
   local counts = gb.zeros(#group * mine.shards, { dtype = "float64", device = "cpu" })
   for k, batch in ipairs(group) do
     for _, piece in ipairs(batch.pieces) do
@@ -182,22 +238,49 @@ local function run_piece(mine, batch, piece, total)
   return tally:state_dict()
 end
 
+-- The round of one batch; own: see count_pieces; asked: what this process asks for, or nil. Gives the states of metrics
+-- of its pieces.
+local function run_batch(mine, batch, total, own, asked)
+  local states, at = {}, 0
+  local next_shard, _, _, guard = native.round(mine.ddp, batch.total, 0, native.note_of(batch), own, own and total)
+  if asked then native.wish(mine.ddp, bits_of(asked)) end
+  for _ in next_shard, nil, nil, guard do
+    at = at + 1
+    local piece = batch.pieces[at]
+    local state = run_piece(mine, batch, piece, total)
+    if state then states[#states + 1] = { place = piece.shard, state = state } end
+    if asked and mine.reason and not asked.reason then
+      asked.reason = true
+      native.wish(mine.ddp, bits_of(asked))
+    end
+  end
+  return states
+end
+
 -- Gradients of the batches of a step, summed over all processes; its loss, and of how many elements it is the mean.
 function trainer.accumulate_shards(mine, group)
   for _, batch in ipairs(group) do batch.pieces = pieces_of(mine, batch) end
-  local total, mean, states = count_pieces(mine, group), 0.0, {}
+  local total, own = count_pieces(mine, group)
+  local ahead, mean, states = mine.size > 1 and mine.ahead, 0.0, {}
+  mine.ahead = nil
   mine.optimizer:zero_grad()
   for k, batch in ipairs(group) do
     trainer.tell(mine, "batch", batch)
-    local at = 0
-    for _ in native.round(mine.ddp, batch.total, 0, native.note_of(batch)) do
-      at = at + 1
-      local piece = batch.pieces[at]
-      local state = run_piece(mine, batch, piece, total)
-      if state then states[#states + 1] = { place = (k - 1) * mine.shards + piece.shard, state = state } end
+    local asked = ahead and k == #group and trainer.wishes_of(mine, ahead) or nil
+    local found = run_batch(mine, batch, total, own, asked)
+    local counted = own and native.miscounted(mine.ddp)
+    if counted then -- once in a run: labels are ignored, so they are counted ahead from now on
+      mine.counts_ahead, total = true, counted
+      found = run_batch(mine, batch, total, nil, asked)
+    end
+    own = nil
+    for _, state in ipairs(found) do
+      state.place = state.place + (k - 1) * mine.shards
+      states[#states + 1] = state
     end
     mean = mean + mine.ddp:loss()
   end
+  if ahead then mine.asked = signs_of(mine, native.wishes(mine.ddp)) end
   if mine.tally then add_states(mine, states) end
   return mean, total
 end

@@ -12,7 +12,8 @@
 local gb, native = ...
 local copy, trainer = native.copy, native.trainer
 local format, max = string.format, math.max
-local MARGIN = { seconds = 1.0, instructions = 1000000 } -- for saving, beside three of the longest steps
+local MARGIN = { seconds = 1.0, instructions = 1000000 } -- for saving, beside three of the longest steps, and one
+-- that passes in a job before all ranks know
 
 -- A step begins.
 function trainer.remember(mine)
@@ -41,7 +42,7 @@ function trainer.mind_limits(mine)
   for name, margin in next, MARGIN do
     if left[name] then
       longest[name] = max(longest[name] or 0, before[name] and before[name] - left[name] or 0)
-      if left[name] < margin + 3 * longest[name] then
+      if left[name] < margin + (mine.size > 1 and 4 or 3) * longest[name] then
         mine.reason = mine.reason or format("the limit of %s of the program around is near", name)
       end
     end

@@ -16,9 +16,9 @@
 #include "cpu/cpu.h"
 #include "tensor/slab.h"
 
-#define CHUNK (16 * GB_TILE)
+#define CHUNK ((int)GB_NORM_CHUNK)
 _Static_assert(CHUNK >= GB_LEAST_CHUNK, "there is room for the parts of segments");
-_Static_assert(GB_SPLIT_ALIGNMENT % CHUNK == 0, "a chunk belongs to one process");
+_Static_assert(CHUNK % GB_TILE == 0, "a chunk is some tiles");
 #define LANES 32
 
 typedef struct pass pass;
@@ -233,8 +233,9 @@ static gb_status check(gb_step_call *c, bool writes) {
   pass p = pass_over(c, check_run);
   p.writes = writes;
   int64_t chunks = count_chunks(&p);
+  bool looks = writes || !c->share || !c->known;
   if (!(c->norm_type > 0)) {
-    run_pass(&p);
+    if (looks) run_pass(&p);
     GB_TRY(share(c, &p, chunks));
     note_bad(c, &p);
     return GB_OK;
@@ -243,7 +244,7 @@ static gb_status check(gb_step_call *c, bool writes) {
   if (!scratch) return GB_EMEMORY;
   p.norms = gb_block_data(scratch);
   for (int64_t i = 0; i < chunks; i++) p.norms[i] = 0;
-  run_pass(&p);
+  if (looks) run_pass(&p);
   gb_status status = share(c, &p, chunks);
   if (status == GB_OK) {
     note_bad(c, &p);

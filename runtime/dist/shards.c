@@ -1,13 +1,15 @@
 /* shards.c - rounds of virtual shards: leaves of trees are made of a shard's gradients, buffers, loss and integers.
  *
  * What is exchanged together is a unit, with a tree of its own. CONTROL: what ranks must agree on, as the larger of two
- * integers. LOSSES: the loss and the weight it counts with. INTEGERS: a flag for each parameter that has a gradient,
- * and how far buffers of integers grew. BUFFERS32 and BUFFERS64: changes of buffers. From BUCKETS on gradients, the
+ * integers. LOSSES: the loss and the weight it counts with, and how many elements losses are the mean of. INTEGERS: a
+ * flag for each parameter that has a gradient, and how far buffers of integers grew. BUFFERS32 and BUFFERS64: changes
+ * of buffers. NORMS: what each process has measured of gradients that are shared out. From BUCKETS on gradients, the
  * parameters in reverse order. A shard counts by its share of the samples, so shards of unequal size, or empty ones,
  * still make the mean over the batch.
  *
  * CONTROL also tells whether the ranks have alike what they must; where they do not, the round is taken back on all of
- * them. So a step has one message beside its gradients, to each partner. In a job of many, the sums run beside the
+ * them; and what ranks wish to be done after the step. So a step has one message beside its gradients, to each partner,
+ * after the sums of these where they are measured (step/split.h). In a job of many, the sums run beside the
  * recipe (progress.h). Once a round has shown that the loop's body leaves a gradient as it is when it is final, a
  * bucket of the last shard goes out as soon as its gradients are final, while backward goes on; buckets go out in
  * order, so that all ranks exchange the same ones. That changes when they are summed up, and not how.
@@ -32,17 +34,19 @@
 #include "step/split.h"
 #include "tensor/slab.h"
 
-enum { CONTROL, LOSSES, INTEGERS, BUFFERS32, BUFFERS64, BUCKETS };
+enum { CONTROL, LOSSES, INTEGERS, BUFFERS32, BUFFERS64, NORMS, BUCKETS };
 
 /* Of CONTROL. UNSTEADY: a gradient changed after it was final; SPOILED: and its bucket had gone out. LEFT: 1
- * above a rank that abandoned the round. */
-enum { NEXT_OFFSET, TAG_SCALER, TAG_UPDATE, UNSTEADY, SPOILED, LEFT, SAME };
+ * above a rank that abandoned the round. UNMEASURED: a rank had no gradient to know the scale of all by. EXPECTED: see
+ * gb_round. */
+enum { NEXT_OFFSET, TAG_SCALER, TAG_UPDATE, UNSTEADY, SPOILED, LEFT, UNMEASURED, EXPECTED, WISHES,
+       SAME = WISHES + GB_ROUND_WISHES };
 /* From SAME on what must be the same: each stands twice, as the number and its complement, whose maxima tell whether
  * all agree. */
 enum { SEED, OFFSET, LOADER, SAMPLES = LOADER + GB_ROUND_LOADER, PART, SHARDS, SAME_COUNT,
        CONTROLS = SAME + 2 * SAME_COUNT };
 /* Of LOSSES. */
-enum { LOSS, LOSS_WEIGHT, WIDE };
+enum { LOSS, LOSS_WEIGHT, COUNTED, WIDE };
 
 #define SMALL_BYTES ((size_t)64 << 10)  /* a unit that goes with others in one message */
 #define BUCKET_BYTES ((int64_t)1 << 20) /* of gradients; a larger parameter has a bucket of its own */
@@ -64,7 +68,7 @@ typedef struct unit {
 } unit;
 
 /* All that units depend on in a tensor. elements: of the slab, where its gradient is shared out, else 0. */
-typedef struct kind { int64_t numel, dtype, elements, offset; } kind;
+typedef struct kind { int64_t numel, dtype, elements, offset, measured; } kind;
 
 /* A parameter, to be found by its address. */
 typedef struct entry { const gb_tensor *parameter; int i; } entry;
@@ -107,6 +111,9 @@ struct gb_shards {
   entry *sorted;                      /* the parameters */
   note *noted;                        /* of each parameter */
   bool *early;                        /* it was taken then */
+  bool *put;                          /* the parameter has the sum already */
+  struct gb_owned_slab **slabs;       /* whose gradients are measured, in the order of their parameters */
+  int n_slabs;
   int n_parameters, n_buffers;
   gb_tensor **parameters, **before;   /* with the gradients that they had, or NULL */
   gb_tensor **buffers;
@@ -118,6 +125,9 @@ struct gb_shards {
   bool runs;
   uint64_t seed, offset, next_offset; /* of the random stream: at the beginning, and the furthest that a shard came */
   double sum, weight;                 /* of the losses of the shard that runs */
+  uint32_t wishes;                    /* of this rank in the round; then of all ranks in the last whole one */
+  double counted;                     /* by all ranks, in the last round */
+  bool miscounted;                    /* that was not what they had expected, and the round was taken back */
   gb_grad_tag tag;                    /* of every gradient of the round, once there is one */
   bool tagged;
 };
@@ -200,6 +210,7 @@ static kind kind_at(const gb_shards *s, const gb_comm *comm, int i) {
   kind it = { .numel = t->numel, .dtype = t->dtype };
   if (i >= s->n_parameters || s->is_free || !is_shared(comm, t)) return it;
   it.elements = t->slab->elements;
+  it.measured = gb_split_measured(t) != NULL;
   it.offset = t->slab->segments[t->segment].offset;
   return it;
 }
@@ -213,6 +224,7 @@ static bool are_planted(const gb_shards *s, const gb_comm *comm) {
       s->begin + s->own == gb_tree_first(s->shards, size, rank + 1);
   for (int i = 0; same && i < count; i++) {
     kind now = kind_at(s, comm, i);
+    if (s->held) now.measured = s->planted[i].measured; /* which may have changed meanwhile */
     same = memcmp(&s->planted[i], &now, sizeof now) == 0;
   }
   return same;
@@ -256,6 +268,8 @@ static void lay_out(gb_shards *s) {
   s->units[INTEGERS].lane = (gb_lane){ GB_INT64, GB_REDUCE_MAX, s->n_parameters, NULL };
   s->units[BUFFERS32].lane = (gb_lane){ GB_FLOAT32, GB_REDUCE_SUM, 0, NULL };
   s->units[BUFFERS64].lane = (gb_lane){ GB_FLOAT64, GB_REDUCE_SUM, 0, NULL };
+  s->units[NORMS].lane = (gb_lane){ GB_FLOAT64, GB_REDUCE_SUM, 0, NULL };
+  for (int i = 0; i < s->n_slabs; i++) s->units[NORMS].lane.count += gb_split_numbers(s->slabs[i]);
   for (int i = s->n_parameters - 1; i >= 0; i--) {
     int64_t count = s->parameters[i]->numel;
     gb_dtype dtype = gb_lane_dtype((gb_dtype)s->parameters[i]->dtype);
@@ -404,15 +418,16 @@ static void let_go(gb_shards *s) {
     gb_counted_free(s->values[i]);
   }
   void *const lists[] = { s->parameters, s->before, s->buffers, s->values, s->versions, s->sorted, s->noted,
-                          s->early };
-  for (int i = 0; i < 8; i++) gb_counted_free(lists[i]);
+                          s->early, s->put, s->slabs };
+  for (int i = 0; i < 10; i++) gb_counted_free(lists[i]);
   s->parameters = s->before = s->buffers = NULL;
   s->values = NULL;
   s->versions = NULL;
   s->sorted = NULL;
   s->noted = NULL;
-  s->early = NULL;
-  s->n_parameters = s->n_buffers = 0;
+  s->early = s->put = NULL;
+  s->slabs = NULL;
+  s->n_parameters = s->n_buffers = s->n_slabs = 0;
   s->open = s->runs = false;
 }
 
@@ -450,7 +465,9 @@ static gb_status allocate(gb_shards *s, int n_parameters, int n_buffers) {
   if (s->versions) s->sorted = gb_counted_alloc(s->context, p * sizeof *s->sorted);
   if (s->sorted) s->noted = gb_counted_alloc(s->context, p * sizeof *s->noted);
   if (s->noted) s->early = gb_counted_alloc(s->context, p * sizeof *s->early);
-  return s->early ? GB_OK : GB_EMEMORY;
+  if (s->early) s->put = gb_counted_alloc(s->context, p * sizeof *s->put);
+  if (s->put) s->slabs = gb_counted_alloc(s->context, p * sizeof *s->slabs);
+  return s->slabs ? GB_OK : GB_EMEMORY;
 }
 
 /* What the parameter's gradient is so far, as a tensor that the round will not write. */
@@ -542,10 +559,23 @@ static void begin_task(gb_shards *s, gb_task *task, gb_status (*run)(gb_task *ta
 
 /* ----} */
 
+/* The slabs whose gradients are measured in the round, each once. */
+static void find_slabs(gb_shards *s, const gb_comm *comm) {
+  for (int i = 0; i < s->n_parameters; i++) {
+    bool is_measured = s->held ? i < s->n_planted && s->planted[i].measured : kind_at(s, comm, i).measured;
+    struct gb_owned_slab *owned = is_measured ? gb_split_measured(s->parameters[i]) : NULL;
+    int k = 0;
+    if (!owned) continue;
+    while (k < s->n_slabs && s->slabs[k] != owned) k++;
+    if (k == s->n_slabs) s->slabs[s->n_slabs++] = owned;
+  }
+}
+
 /* What a round of these tensors needs. */
 static gb_status prepare(gb_shards *s, gb_comm *comm, gb_tensor *const *parameters, int n_parameters,
                          gb_tensor *const *buffers, int n_buffers) {
   GB_TRY(take_all(s, parameters, n_parameters, buffers, n_buffers));
+  find_slabs(s, comm);
   GB_TRY(plant(s, comm));
   for (int i = 0; i < s->n_parameters; i++) GB_TRY(gb_tensor_set_grad(s->parameters[i], NULL));
   return GB_OK;
@@ -565,13 +595,16 @@ gb_status gb_shards_begin(gb_shards *s, gb_tensor *const *parameters, int n_para
   comm = comm && comm->size > 1 ? comm : NULL;
   (void)await_all(s, false); /* the end of a round that was abandoned */
   if (comm) GB_TRY(gb_comm_begin(comm, "DataParallel:shards"));
+  s->holds = round->holds;
   gb_status status = prepare(s, comm, parameters, n_parameters, buffers, n_buffers);
   if (status != GB_OK) return let_go(s), status;
   gb_get_rng_state(s->context, &s->seed, &s->offset);
   s->next_offset = s->offset;
   s->round = *round;
   s->samples = round->samples;
-  s->holds = round->holds;
+  s->wishes = 0;
+  s->counted = 0;
+  s->miscounted = false;
   s->shard = s->begin - 1;
   if (!s->held) s->tag = (gb_grad_tag){ 0, 0 }, s->tagged = false;
   s->open = true;
@@ -731,9 +764,11 @@ static gb_status take_buffer(gb_shards *s, int i) {
 }
 
 static void fill_control(const gb_shards *s, int64_t *control) {
-  const int64_t values[SAME] = { (int64_t)s->next_offset, s->tag.scaler, s->tag.update, s->unsteady, s->spoiled, 0 };
+  const int64_t values[SAME] = { (int64_t)s->next_offset, s->tag.scaler, s->tag.update, s->unsteady, s->spoiled, 0,
+                                 s->shard == last_shard(s) && !s->tagged, s->round.expected };
   int64_t same[SAME_COUNT];
   memcpy(control, values, sizeof values);
+  for (int i = 0; i < GB_ROUND_WISHES; i++) control[WISHES + i] = s->wishes >> i & 1;
   list_same(s, same);
   for (int i = 0; i < SAME_COUNT; i++) control[SAME + 2 * i] = same[i], control[SAME + 2 * i + 1] = ~same[i];
 }
@@ -744,6 +779,7 @@ static gb_status fill_leaves(gb_shards *s) {
   for (int i = 0; i < s->n_buffers; i++) GB_TRY(take_buffer(s, i));
   losses[LOSS] = s->weight > 0 ? weight * (s->sum / s->weight) : 0;
   losses[LOSS_WEIGHT] = s->weight > 0 ? weight : 0;
+  losses[COUNTED] = s->shard == last_shard(s) ? s->round.counted : 0;
   fill_control(s, s->units[CONTROL].leaf);
   return GB_OK;
 }
@@ -832,7 +868,7 @@ static gb_status settle_leaves(gb_shards *s, bool empty) {
   if (s->holds) GB_TRY(hold_leaves(s, h));
   else GB_TRY(find_changes(s, h ? h->weight / (double)(s->rounds_held + 1) : weight));
   for (int k = 0; k < s->n_units; k++)
-    if (!is_out(s, k)) GB_TRY(plant_leaf(&s->units[k], s->shard));
+    if (!is_out(s, k)) GB_TRY(plant_leaf(&s->units[k], s->shard)); /* not that of NORMS, which comes last */
   return GB_OK;
 }
 
@@ -893,7 +929,7 @@ static gb_status add_leaf(gb_shards *s) {
   }
   stop_watching(s);
   for (int k = 0; k < s->n_units && status == GB_OK; k++)
-    if (!is_out(s, k)) status = open_leaf(s, k);
+    if (k != NORMS && !is_out(s, k)) status = open_leaf(s, k);
   if (status == GB_OK) status = fill_leaves(s);
   if (status == GB_OK) status = settle_leaves(s, empty);
   for (int k = 0; k < s->n_units; k++)
@@ -918,6 +954,8 @@ static gb_status check_control(gb_shards *s) {
                                           "by an error or a break", (long long)control[LEFT] - 1);
   }
   GB_TRY(check_same(s, control));
+  s->wishes = 0;
+  for (int i = 0; i < GB_ROUND_WISHES; i++) s->wishes |= (uint32_t)(control[WISHES + i] > 0) << i;
   if (s->tagged && (s->tag.scaler != tag.scaler || s->tag.update != tag.update))
     return gb_fail(s->context, GB_ESTATE, "DataParallel:shards: rank %d has scaled its loss by another scaler than "
                                           "another rank, or after another number of updates", s->comm->rank);
@@ -982,14 +1020,22 @@ static gb_status put_buffer(gb_shards *s, int i, const void *place) {
   return changed ? gb_dist_write(buffer, dtype, s->values[i]) : GB_OK;
 }
 
+static gb_status put_sum(gb_shards *s, int i) {
+  spot at = s->spots[i];
+  s->put[i] = true;
+  return put_gradient(s, i, place_in(s, at, s->units[at.unit].sum));
+}
+
 /* Sums of all ranks into parameters and buffers. */
 static gb_status put_all(gb_shards *s) {
   const int64_t *used = s->units[INTEGERS].sum;
-  for (int i = 0; i < s->n_parameters; i++) {
-    spot at = s->spots[i];
-    GB_TRY(used[i] > 0 ? put_gradient(s, i, place_in(s, at, s->units[at.unit].sum))
-                       : gb_tensor_set_grad(s->parameters[i], s->before[i]));
-  }
+  const double *norms = s->units[NORMS].sum;
+  for (int i = 0; i < s->n_parameters; i++)
+    if (used[i] <= 0) GB_TRY(gb_tensor_set_grad(s->parameters[i], s->before[i]));
+    else if (!s->put[i]) GB_TRY(put_sum(s, i));
+  bool measured = !((const int64_t *)s->units[CONTROL].sum)[UNMEASURED];
+  for (int i = 0; i < s->n_slabs && measured; norms += gb_split_numbers(s->slabs[i++]))
+    GB_TRY(gb_split_joined(s->slabs[i], norms));
   for (int i = 0; i < s->n_buffers; i++) {
     spot at = s->spots[s->n_parameters + i];
     GB_TRY(put_buffer(s, i, place_in(s, at, s->units[at.unit].sum)));
@@ -1063,10 +1109,48 @@ static gb_status send_bucket(gb_shards *s) {
   return GB_OK;
 }
 
+/* Zeros in this rank's leaves; the last one waits. */
+static gb_status plant_zeros(unit *u) {
+  gb_shards *s = u->of;
+  for (int64_t shard = s->begin; shard <= last_shard(s); shard++) {
+    GB_TRY(need_leaf(u));
+    memset(u->leaf, 0, gb_lane_bytes(&u->lane));
+    if (shard < last_shard(s)) GB_TRY(plant_leaf(u, shard));
+  }
+  return GB_OK;
+}
+
+/* Gradients that are shared out get their sums, as if all of them were used, and are measured. */
+static gb_status measure(gb_shards *s) {
+  unit *u = &s->units[NORMS];
+  GB_TRY(plant_zeros(u));
+  double *at = u->leaf;
+  for (int i = 0; i < s->n_parameters && s->tagged; i++)
+    if (s->planted[i].measured) GB_TRY(put_sum(s, i));
+  for (int i = 0; i < s->n_slabs && s->tagged; at += gb_split_numbers(s->slabs[i++]))
+    GB_TRY(gb_split_measure(s->slabs[i], at));
+  return GB_OK;
+}
+
+/* The sums of the buckets are there. */
+static gb_status await_buckets(gb_shards *s) {
+  gb_status status = GB_OK;
+  for (int k = BUCKETS; k < s->out; k++) {
+    gb_status one = status == GB_OK ? gb_progress_wait(s->context, &s->units[k].task)
+                                    : gb_progress_await(&s->units[k].task);
+    if (status == GB_OK) status = one;
+  }
+  return status;
+}
+
 /* Everything that has not gone out, and then all sums are there. */
 static gb_status sum_up(gb_shards *s) {
   while (!s->holds && s->out < s->n_units) GB_TRY(send_bucket(s));
   if (!s->comm) return sum_others(s, NULL);
+  if (!s->holds && s->n_slabs) {
+    GB_TRY(await_buckets(s));
+    GB_TRY(measure(s));
+  }
   s->last_began = s->complete = true;
   begin_task(s, &s->last, run_others);
   return await_all(s, true);
@@ -1105,16 +1189,10 @@ static gb_status note_final(void *user, gb_tensor *leaf) {
 /* The unit has zeros, and word of who left. */
 static gb_status blank(unit *u, gb_comm *view) {
   gb_shards *s = u->of;
-  gb_status status = GB_OK;
   u->tree.comm = view;
   gb_tree_reset(&u->tree);
-  for (int64_t shard = s->begin; shard <= last_shard(s) && status == GB_OK; shard++) {
-    status = need_leaf(u);
-    if (status != GB_OK) break;
-    memset(u->leaf, 0, gb_lane_bytes(&u->lane));
-    if (u == &s->units[CONTROL]) ((int64_t *)u->leaf)[LEFT] = view->rank + 1;
-    if (shard < last_shard(s)) status = plant_leaf(u, shard);
-  }
+  gb_status status = plant_zeros(u);
+  if (status == GB_OK && u == &s->units[CONTROL]) ((int64_t *)u->leaf)[LEFT] = view->rank + 1;
   u->tree.comm = s->comm;
   return status;
 }
@@ -1164,9 +1242,13 @@ static gb_status hold_round(gb_shards *s) {
 static gb_status exchange(gb_shards *s) {
   GB_TRY(sum_up(s));
   GB_TRY(check_control(s));
+  const double *losses = s->units[LOSSES].sum;
+  int64_t expected = ((const int64_t *)s->units[CONTROL].sum)[EXPECTED];
+  s->counted = losses[COUNTED];
+  s->miscounted = expected > 0 && (double)expected != s->counted;
+  if (s->miscounted) return GB_OK;
   GB_TRY(s->holds ? hold_round(s) : put_all(s));
   if (!s->holds) forget_held(s);
-  const double *losses = s->units[LOSSES].sum;
   s->loss = losses[LOSS_WEIGHT] > 0 ? losses[LOSS] / losses[LOSS_WEIGHT] : NAN;
   gb_set_rng_state(s->context, s->seed, (uint64_t)((int64_t *)s->units[CONTROL].sum)[NEXT_OFFSET]);
   return GB_OK;
@@ -1176,7 +1258,8 @@ static gb_status finish(gb_shards *s) {
   if (s->comm) GB_TRY(gb_comm_begin(s->comm, "DataParallel:shards"));
   gb_status status = exchange(s);
   if (s->comm) gb_comm_end(s->comm, status);
-  if (status == GB_OK) let_go(s);
+  if (status == GB_OK && s->miscounted) gb_shards_abandon(s);
+  else if (status == GB_OK) let_go(s);
   return status;
 }
 
@@ -1224,6 +1307,14 @@ gb_status gb_shards_record(gb_shards *s, double loss) {
   s->sum += loss;
   s->weight += 1;
   return GB_OK;
+}
+
+void gb_shards_wish(gb_shards *s, uint32_t wishes) { s->wishes = wishes; }
+uint32_t gb_shards_wishes(const gb_shards *s) { return s->wishes; }
+
+bool gb_shards_miscounted(const gb_shards *s, double *counted) {
+  *counted = s->counted;
+  return s->miscounted;
 }
 
 double gb_shards_loss(const gb_shards *s) { return s->loss; }

@@ -32,9 +32,16 @@ gb_status gb_shards_agree(gb_shards *s, gb_tensor *const *tensors, const char *c
 /* samples: of the whole batch. holds: the round's gradients and buffers stay with the shards, to which the next round
  * adds its own; only what ranks must agree on, and losses, are exchanged. odd: 0, or 1 above this rank, where it was
  * given another number of samples than its shards have: then all ranks are told. loader: where the batch comes from; 0:
- * from nowhere. */
+ * from nowhere. counted: by this rank, of the elements that losses are the mean of; expected: by all, as this rank sees
+ * it, or 0. Where ranks expect something, and the largest of that is not the sum of what they counted, the round is
+ * taken back on all of them (gb_shards_miscounted). */
 enum { GB_ROUND_LOADER = 5 };         /* seed, samples of the dataset, batch size, place, order */
-typedef struct gb_round { int64_t samples, odd, loader[GB_ROUND_LOADER]; bool holds; } gb_round;
+typedef struct gb_round {
+  int64_t samples, odd, loader[GB_ROUND_LOADER];
+  bool holds;
+  double counted;
+  int64_t expected;
+} gb_round;
 /* Begin a round. What it changes is retained until it ends. */
 gb_status gb_shards_begin(gb_shards *s, gb_tensor *const *parameters, int n_parameters, gb_tensor *const *buffers,
                           int n_buffers, const gb_round *round);
@@ -51,5 +58,13 @@ bool gb_shards_is_open(const gb_shards *s);
  * recorded. */
 gb_status gb_shards_record(gb_shards *s, double loss);
 double gb_shards_loss(const gb_shards *s);
+
+/* What this rank wishes, until the round ends: one bit each. After it: what any rank does. */
+enum { GB_ROUND_WISHES = 6 };
+void gb_shards_wish(gb_shards *s, uint32_t wishes);
+uint32_t gb_shards_wishes(const gb_shards *s);
+
+/* Was the last round taken back, since its count was not the one that was expected? *counted: that of all ranks. */
+bool gb_shards_miscounted(const gb_shards *s, double *counted);
 
 #endif

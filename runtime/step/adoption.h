@@ -19,6 +19,9 @@ typedef struct gb_owned_slab {
   int watched;                 /* steps since its weights were shared out; from 2 on it is known which are narrow */
   int narrow_slot;             /* the 16-bit copy that narrow ones are brought together in */
   gb_tensor *next;             /* within a step: its factors after it; else NULL */
+  double *joined;              /* what processes have measured of gradients together: see gb_split_numbers; or NULL */
+  double joined_factor;        /* what the gradients were multiplied by on reading */
+  int64_t n_joined;            /* of so many segments */
 } gb_owned_slab;
 
 /* What this process steps of the slab, and has states of: so many slabs. */

@@ -36,6 +36,7 @@ struct gb_optimizer {
                                   gb_optimizer_is_measured */
   uint64_t measured_turn;      /* the room's graph_turns then */
   gb_split split;              /* gather NULL: it is not split */
+  bool asks;                   /* norms or flags of gradients that are shared out have been asked for */
   bool guarded;                /* unscale_ has run since found was clear: the scaler's step will look at it */
 };
 

@@ -257,8 +257,10 @@ static void note_stage(gb_scaler *scaler, gb_optimizer *optimizer, stage now) {
   scaler->optimizers[scaler->n_optimizers++] = (progress){ optimizer, now };
 }
 
-/* Nothing was ever scaled: the order of calls is wrong. */
-static gb_status check_used(const gb_scaler *scaler, const char *who) {
+/* Nothing was ever scaled, here or, as gradients tell, by other processes: the order of calls is wrong. */
+static gb_status check_used(gb_scaler *scaler, const gb_optimizer *optimizer, const char *who) {
+  int first = gb_optimizer_first_gradient(optimizer);
+  scaler->used |= first >= 0 && optimizer->params[first].segment->grad->tag.scaler == scaler->id;
   if (scaler->used) return GB_OK;
   return gb_fail(scaler->context, GB_ESTATE, "%s: nothing was scaled yet; call scaler:scale(loss):backward() first",
                  who);
@@ -433,7 +435,7 @@ gb_status gb_scaler_unscale(gb_scaler *scaler, gb_optimizer *optimizer) {
   static const char who[] = "scaler:unscale_()";
   if (!scaler->options.enabled) return GB_OK;
   if (scaler->options.per_loss) return check_unscaled(scaler, optimizer, who); /* done already, at the parameters */
-  GB_TRY(check_used(scaler, who));
+  GB_TRY(check_used(scaler, optimizer, who));
   stage now = stage_of(scaler, optimizer);
   if (now == UNSCALED)
     return gb_fail(scaler->context, GB_ESTATE,
@@ -501,7 +503,7 @@ static gb_status step(gb_scaler *scaler, gb_optimizer *optimizer, const gb_clip 
   if (!scaler->options.enabled)
     return clip ? gb_optimizer_step_clipped(optimizer, clip, norm) : gb_optimizer_step(optimizer);
   GB_TRY(check_any_gradient(scaler, optimizer));
-  GB_TRY(check_used(scaler, who));
+  GB_TRY(check_used(scaler, optimizer, who));
   stage now = stage_of(scaler, optimizer);
   if (now == STEPPED)
     return gb_fail(scaler->context, GB_ESTATE,

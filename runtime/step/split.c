@@ -1,6 +1,7 @@
 /* step/split.c - see split.h. */
 #include "step/split.h"
 
+#include <stddef.h>
 #include <string.h>
 
 #include "step/optimizer.h"
@@ -89,8 +90,10 @@ void gb_split_parts_free(gb_owned_slab *owned) {
   while (owned->n_parts) free_part(&owned->parts[--owned->n_parts]);
   gb_counted_free(owned->parts);
   gb_counted_free(owned->bounds);
+  gb_counted_free(owned->joined);
   owned->parts = NULL;
   owned->bounds = NULL;
+  owned->joined = NULL;
 }
 
 /* How many segments lie in a run. */
@@ -587,9 +590,103 @@ static void clear_run(gb_slab *slab, int64_t from, int64_t end) {
   memset((char *)gb_data(slab->gradients) + (size_t)from * each, 0, (size_t)(end - from) * each);
 }
 
+/* {---- what is measured where gradients are brought together ---- */
+
+gb_owned_slab *gb_split_measured(const gb_tensor *parameter) {
+  gb_owned_slab *owned = (gb_owned_slab *)parameter->slab;
+  return gb_split_of_gradient(parameter) && owned->owner->asks && owned->n_parts ? owned : NULL;
+}
+
+static int64_t chunks_of(const gb_slab *slab) { return (slab->elements + GB_NORM_CHUNK - 1) / GB_NORM_CHUNK; }
+
+int64_t gb_split_numbers(const gb_owned_slab *owned) { return chunks_of(&owned->slab) + 1; }
+
+/* The first segment of a pass; NULL: none has a gradient. */
+static const gb_segment *first_segment(const gb_slab *slab) {
+  for (int64_t s = 0; s < slab->count; s++)
+    if (slab->segments[s].has_grad) return &slab->segments[s];
+  return NULL;
+}
+
+static double factor_of(const gb_step_call *call) { return call->scaled ? call->scale->inverse : 1; }
+
+/* A look at one part, whose numbers are kept. */
+typedef struct look { gb_step_call call; double *norms, *bad; } look;
+
+static gb_status keep_numbers(const gb_step_call *call, double *norms, int64_t count, bool *bad) {
+  const look *l = (const look *)((const char *)call - offsetof(look, call));
+  memcpy(l->norms + first_segment(call->slab)->offset / GB_NORM_CHUNK, norms, (size_t)count * sizeof *norms);
+  if (*bad) *l->bad = 1;
+  *bad = false;
+  return GB_OK;
+}
+
+gb_status gb_split_measure(gb_owned_slab *owned, double *numbers) {
+  gb_optimizer *owner = owned->owner;
+  const gb_segment *first = first_segment(&owned->slab);
+  gb_found_state found = { 0 };
+  gb_scale_state *scale = NULL;
+  memset(numbers, 0, (size_t)gb_split_numbers(owned) * sizeof *numbers);
+  if (!first) return GB_OK;
+  GB_TRY(gb_optimizer_scale_of(owner->context, first->grad->tag, "DataParallel:shards", &scale));
+  owned->joined_factor = scale ? scale->inverse : 1;
+  gb_parts_bring(owned);
+  for (int64_t b = 0; b < owned->n_parts; b++) {
+    gb_slab *part = &owned->parts[b];
+    if (!first_segment(part)) continue;
+    int64_t begin = gb_split_first(owned->slab.elements, owner->split.size, b, owner->split.rank);
+    look l = { .norms = numbers + begin / GB_NORM_CHUNK, .bad = numbers + chunks_of(&owned->slab),
+               .call = { .slab = part, .scale = scale, .scaled = scale != NULL, .found = &found, .norm_type = 2,
+                         .share = keep_numbers } };
+    GB_TRY(gb_step_run(owner->context, GB_STEP_CHECK, &l.call));
+  }
+  return GB_OK;
+}
+
+gb_status gb_split_joined(gb_owned_slab *owned, const double *numbers) {
+  size_t bytes = (size_t)gb_split_numbers(owned) * sizeof *numbers;
+  if (!owned->joined) owned->joined = gb_counted_resize(owned->owner->context, NULL, bytes);
+  if (!owned->joined) return GB_EMEMORY;
+  memcpy(owned->joined, numbers, bytes);
+  owned->n_joined = 0;
+  for (int64_t s = 0; s < owned->slab.count; s++) {
+    gb_segment *segment = &owned->slab.segments[s];
+    segment->joined = segment->has_grad ? gb_tensor_version(segment->grad) + 1 : 0;
+    owned->n_joined += segment->has_grad;
+  }
+  return GB_OK;
+}
+
+/* The slab where all that the call asks for is known of its gradients as they are; or NULL. */
+static const gb_owned_slab *known_of(const gb_step_call *call) {
+  const gb_segment *first = first_segment(call->slab);
+  const gb_owned_slab *owned = first ? (gb_owned_slab *)first->parameter->slab : NULL;
+  if (!owned || !owned->joined || owned->joined_factor != factor_of(call)) return NULL;
+  if (call->norm_type > 0 && call->norm_type != 2) return NULL;
+  int64_t count = 0;
+  for (int64_t s = 0; s < call->slab->count; s++) {
+    const gb_segment *segment = &call->slab->segments[s];
+    if (!segment->has_grad) continue;
+    if (segment->joined != gb_tensor_version(segment->grad) + 1) return NULL;
+    if (atomic_load_explicit(&segment->grad->storage->exposed, memory_order_relaxed)) return NULL;
+    count++;
+  }
+  return count == owned->n_joined ? owned : NULL;
+}
+
+/* ----} */
+
 /* What the pass measured, joined from all processes. */
 static gb_status share(const gb_step_call *call, double *norms, int64_t count, bool *bad) {
-  const gb_optimizer *owner = call->sharer;
+  const gb_owned_slab *owned = call->known ? known_of(call) : NULL;
+  gb_optimizer *owner = call->sharer;
+  if (owned) {
+    const double *from = owned->joined + first_segment(call->slab)->offset / GB_NORM_CHUNK;
+    if (count) memcpy(norms, from, (size_t)count * sizeof *norms);
+    *bad = owned->joined[chunks_of(&owned->slab)] > 0;
+    return GB_OK;
+  }
+  owner->asks = true;
   return owner->split.share(owner->context, &owner->split, norms, count, bad);
 }
 
@@ -597,14 +694,16 @@ void gb_split_prepare(gb_slab *slab, gb_step_call *call) {
   gb_optimizer *owner = ((gb_owned_slab *)slab)->owner;
   const gb_split *split = &owner->split;
   if (!split->gather || !split->gradients) return;
+  call->share = share;
+  call->sharer = owner;
+  call->known = known_of(call) != NULL;
+  if (call->known) return;
   for (int64_t b = 0; b < gb_split_blocks(slab->elements, split->size); b++) {
     clear_run(slab, gb_split_first(slab->elements, split->size, b, 0),
               gb_split_first(slab->elements, split->size, b, split->rank));
     clear_run(slab, gb_split_first(slab->elements, split->size, b, split->rank + 1),
               gb_split_first(slab->elements, split->size, b, split->size));
   }
-  call->share = share;
-  call->sharer = owner;
 }
 
 gb_status gb_split_share_flag(const gb_optimizer *optimizer, bool *flag) {

@@ -47,9 +47,22 @@ bool gb_split_is_part(const gb_tensor *tensor);
 /* Of each tensor that is a part, copies of the whole gradient, to which every process brings its runs: so every one
  * gives the same tensors, in the same order. Others are themselves. out: counted. */
 gb_status gb_split_whole(gb_tensor *const *tensors, int count, gb_tensor **out);
-/* Before gradients of the slab are measured: elements of others become 0, and the call shares what it measures. Nothing
- * where gradients are not shared out. */
+/* Before gradients of the slab are measured, by a call that says which: elements of others become 0, and the call
+ * shares what it measures, unless all processes know it already. Nothing where gradients are not shared out. */
 void gb_split_prepare(gb_slab *slab, gb_step_call *call);
+/* {---- gradients that are measured where they are brought together, so that this needs no message of its own ---- */
+
+/* The slab of a parameter whose gradient is shared out, if norms or flags were asked for in an earlier step; or NULL.
+ * It is the same on every process. */
+struct gb_owned_slab *gb_split_measured(const gb_tensor *parameter);
+/* How many numbers measure a slab: the norms of its chunks, and whether any gradient is not finite. */
+int64_t gb_split_numbers(const struct gb_owned_slab *owned);
+/* Those of the gradients of this process's runs, and 0 elsewhere: of all processes added up they are the slab's. */
+gb_status gb_split_measure(struct gb_owned_slab *owned, double *numbers);
+/* The sums, which stand for the slab's gradients until one of them is written. */
+gb_status gb_split_joined(struct gb_owned_slab *owned, const double *numbers);
+
+/* ----} */
 /* Flags that may be up on some processes only. */
 gb_status gb_split_share_flag(const struct gb_optimizer *optimizer, bool *flag);
 

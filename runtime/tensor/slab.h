@@ -26,6 +26,7 @@ typedef struct gb_segment {
   int64_t place;             /* its number in the slab, also where a list holds a copy of it */
   bool narrow;               /* of a slab that is shared out: its weights are brought together in 16 bits */
   uint64_t measured;         /* 1 above the gradient's version when the last unscale_ measured it; 0: it did not */
+  uint64_t joined;           /* the same of what all processes have measured together (step/split.h) */
   gb_tensor *parameter;      /* not counted: the optimizer holds it */
   gb_tensor *grad;           /* counted: the tensor over its place in the gradient slab, float32 unless the parameter is
                                 float64 */
@@ -53,9 +54,9 @@ static inline int64_t gb_measures_of(int64_t count, int64_t elements) {
   return 2 * (count + (elements / GB_LEAST_CHUNK + 1 + count));
 }
 
-/* Where slabs are cut that processes share out (step/split.h): between chunks of norms of the CPU, which are counted
- * from the slab's first element. */
-enum { GB_SPLIT_ALIGNMENT = 1 << 14 };
+/* The CPU measures gradients by chunks of so many elements, counted from the slab's first one. Slabs that processes
+ * share out (step/split.h) are cut between them. */
+enum { GB_NORM_CHUNK = 1 << 14, GB_SPLIT_ALIGNMENT = GB_NORM_CHUNK };
 
 /* What a step of a backend (gb_step) is asked to do. Which fields count is said at each kernel. Scalars lie in the
  * memory of the device. */
@@ -72,7 +73,8 @@ struct gb_step_call {
   /* Of a check on the CPU: gradients are shared out between processes, and 0 elsewhere. The norms of chunks, and
    * whether a gradient was not finite, become those of all. NULL: they are whole. */
   gb_status (*share)(const gb_step_call *call, double *norms, int64_t count, bool *bad);
-  const void *sharer;
+  void *sharer;
+  bool known;                /* share knows all of them, and a check need not look */
   const gb_found_state *norm; /* clip by the norm in there, to max_norm; one that is not finite raises owner's flag
                                  (NULL: nobody's) too */
   bool spares;               /* where it is not finite, gradients stay as they are: a scaler will skip the step */

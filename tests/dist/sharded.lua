@@ -199,6 +199,64 @@ describe("Sharded", function()
     if size ~= 3 then expect(sent < bytes * edges / size * 1.02 + 4000 * size):to_be(true) end
   end)
 
+  -- The norms and reports of four steps, and the weights. change: what is done to gradients first.
+  local function norms_of(share, samples, change, unused)
+    gb.manual_seed(5)
+    local first, last = nn.Linear(200, 300), nn.Linear(300, 5)
+    local ddp = nn.parallel.DataParallel(nn.ModuleList { first, unused and nn.Linear(3, 3) or nn.Identity(), last })
+    local opt = optim.SGD(ddp.module:parameters(), { lr = 0.1 })
+    if share then optim.Sharded(opt) end
+    local scaler, norms = gb.amp.GradScaler { init_scale = 8.0 }, {}
+    for step = 1, 4 do
+      opt:zero_grad()
+      for _ = 1, step == 3 and 2 or 1 do -- in the third step a batch is added to another
+        ddp:backward(function(x) return scaler:scale(last(gb.tanh(first(x))):square():mean()) end,
+          gb.randn(samples, 200))
+      end
+      if change then change(first.weight.grad, step) end
+      scaler:unscale_(opt)
+      norms[#norms + 1] = nn.utils.clip_grad_norm_(ddp.module:parameters(), 0.5)
+      scaler:step(opt)
+      scaler:update()
+      norms[#norms + 1] = scaler:report()
+    end
+    return norms, ddp.module:state_dict()
+  end
+
+  for _, case in ipairs { { "of a whole batch", 16 }, { "of a batch that leaves shards empty", 3 },
+    { "where a parameter is not used", 16, nil, true },
+    { "that were changed afterwards", 16, function(grad, step) if step > 1 then grad:mul_(3) end end },
+    { "that became infinite", 16, function(grad, step) if step == 3 then grad:fill_(math.huge) end end } } do
+    it("measures gradients " .. case[1] .. " with the same bits", function()
+      local whole, weights = norms_of(false, table.unpack(case, 2, 4))
+      local norms, same = norms_of(true, table.unpack(case, 2, 4))
+      expect_same(norms, whole)
+      expect_same(same, weights)
+    end)
+  end
+
+  it("asks the others for norms once, and then they come with the gradients", function()
+    gb.manual_seed(5)
+    local ddp = nn.parallel.DataParallel(nn.Linear(300, 400))
+    local _ <const> = optim.Sharded(optim.SGD(ddp.module:parameters(), { lr = 0.1 }))
+    local function messages(clip)
+      ddp:backward(function(x) return ddp(x):square():mean() end, gb.randn(16, 300))
+      local before = dist.stats().messages_sent
+      clip()
+      return dist.stats().messages_sent - before
+    end
+    local function by_norm() nn.utils.clip_grad_norm_(ddp.module:parameters(), 1e-3) end
+    expect(messages(by_norm) > 0):to_be(size > 1)
+    expect(messages(by_norm)):to_be(0)
+    local again = messages(function() -- of gradients that were written since
+      by_norm()
+      by_norm()
+    end)
+    expect(again > 0):to_be(size > 1)
+    local third = messages(function() nn.utils.clip_grad_norm_(ddp.module:parameters(), 1, 3) end)
+    expect(third > 0):to_be(size > 1)
+  end)
+
   -- Steps in bf16-mixed: the weights, what the last step sent beside gradients, and where it ended.
   local function narrow(steps, options, from)
     gb.manual_seed(5)

@@ -117,6 +117,67 @@ describe("a Trainer in a job", function()
     expect(timed.step):to_be(1)
   end)
 
+  it("stops on all ranks after the step in which one wants it, or the next", function()
+    local trainer, train
+    local function loss(output, target)
+      if rank == size - 1 and trainer.step == 2 then trainer:stop("the loss said so") end -- within step 3
+      return F.cross_entropy(output, target)
+    end
+    trainer, train = make { epochs = 9, loss = loss }
+    expect(trainer:fit(train).reason):to_be("the loss said so")
+    expect(trainer.step):to_be(3)
+    local logger = { log = function() -- after the message of a step, on rank 0 alone
+      if trainer.step == 3 then trainer:stop("the logger said so") end
+    end, close = function() end }
+    trainer, train = make { epochs = 9, log = logger, log_every = 1 }
+    expect(trainer:fit(train).reason):to_be("the logger said so")
+    expect(trainer.step):to_be(size > 1 and 4 or 3)
+  end)
+
+  -- How many messages this rank sends in a step, from one forward pass to the next, in the middle of an epoch.
+  local function messages_of_step(precision, share)
+    gb.manual_seed(4)
+    local trainer, model, seen, sent = nil, Net(), nil, {}
+    local function loss(output, target)
+      if trainer.step ~= seen then seen, sent[#sent + 1] = trainer.step, dist.stats().messages_sent end
+      return F.cross_entropy(output, target)
+    end
+    local adam = gb.optim.AdamW(model:parameters(), { lr = 0.02 })
+    local set = data.TensorDataset(gb.randn(120, 6), gb.randint(0, 4, { 120 }))
+    trainer = gb.Trainer { model = model, optimizer = share and gb.optim.Sharded(adam) or adam, loss = loss,
+      device = "cpu", epochs = 1, progress = false, shards = 8, clip = 0.5, precision = precision,
+      checkpoint = { folder .. "/counted", every_steps = 1000 },
+      scaler = precision == "16-mixed" and gb.amp.GradScaler { init_scale = 1024.0 } or nil }
+    trainer:fit(data.DataLoader(set, { batch_size = 24 }))
+    expect(trainer.step):to_be(5)
+    expect(sent[4] - sent[3]):to_be(sent[5] - sent[4])
+    return sent[5] - sent[4]
+  end
+
+  -- The same of gradients and weights alone.
+  local function messages_by_hand(share)
+    local model = nn.parallel.DataParallel(Net(), { shards = 8 })
+    local opt = gb.optim.AdamW(model:parameters(), { lr = 0.02 })
+    if share then gb.optim.Sharded(opt) end
+    local before
+    for _ = 1, 3 do
+      before = dist.stats().messages_sent
+      opt:zero_grad()
+      model:backward(function(x, y) return F.cross_entropy(model(x), y) end, gb.randn(24, 6), gb.randint(0, 4, { 24 }))
+      opt:step()
+    end
+    return dist.stats().messages_sent - before
+  end
+
+  for _, precision in ipairs { "32-true", "16-mixed" } do
+    it("sends one message a step beside gradients and weights, in " .. precision, function()
+      expect(messages_of_step(precision, false)):to_be(messages_by_hand(false))
+      expect(messages_of_step(precision, true)):to_be(messages_by_hand(true))
+      local rounds = ({ [1] = 0, [2] = 1, [4] = 2, [8] = 3 })[size]
+      if rounds then expect(messages_by_hand(false)):to_be(2 * rounds) end -- small gradients, and the message
+    end)
+  end
+
   it("begins and draws as rank 0 does, whatever the seeds", function()
     local trainer, train = make { from = rank + 1, epochs = 1 }
     trainer:fit(data.DataLoader(train.dataset, { batch_size = 24, shuffle = true }))

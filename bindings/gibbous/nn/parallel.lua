@@ -109,17 +109,25 @@ end
 local function guard_of(state) return setmetatable({}, { __close = function() state:abandon() end }) end
 
 -- A round over the shards of this process that have samples: the first of each among all samples, from 1, and how many.
--- odd: see whole_batch; note: see note_of.
-function native.round(self, samples, odd, note)
+-- odd: see whole_batch; note: see note_of; counted and expected: see runtime/dist/shards.h.
+function native.round(self, samples, odd, note, counted, expected)
   local state, mine = state_of(self)
   if mine.syncs and samples < world_size() then
     fail(format("DataParallel:shards: %d samples for %d processes: those without one would not run SyncBatchNorm, for \z
       which the others wait; drop such a batch", samples, world_size()))
   end
   state:begin(Module.parameters(self.module), Module.buffers(self.module), samples, mine.holds, odd,
-    note)
+    note, counted, expected)
   return function() return state:next() end, nil, nil, guard_of(state)
 end
+
+-- In an open round: what this process wishes, some of the first six bits.
+function native.wish(self, bits) state_of(self):wish(bits) end
+
+-- After a round: what any process has wished; and, where it was taken back since they counted something else than was
+-- expected, what they all counted.
+function native.wishes(self) return state_of(self):wishes() end
+function native.miscounted(self) return state_of(self):miscounted() end
 
 DataParallel.shards = define("DataParallel:shards(batch...: any) -> function: Run the loop's body once for each \z
   virtual shard of this process, on its slices of the batch: of tensors along dimension 1, of tables of tensors \z
