@@ -203,14 +203,14 @@ gb.optim.Sharded = define("gb.optim.Sharded(optimizer: optimizer|lbfgs; gradient
   cannot be read and are lost with the optimizer. The bits are those of the \z
   whole optimizer. Every process makes every step, state_dict and load_state_dict; a state does not know how many \z
   there were. In a job of one nothing changes. Muon and Adafactor step whole matrices: each process those that are \z
-  its share of the work, and gradients stay whole. Errors: LBFGS, LAMB and LARS, which measure more than that; \z
-  parameters on a GPU. Example: local opt = gb.optim.Sharded(gb.optim.AdamW(gb.nn.Linear(2, 2):parameters()))",
+  its share of the work, and gradients stay whole. LAMB and LARS, which measure each parameter first, send one message \z
+  more in a step. Errors: LBFGS, which looks at all parameters together; parameters on a GPU. Example: \z
+  local opt = gb.optim.Sharded(gb.optim.AdamW(gb.nn.Linear(2, 2):parameters()))",
   "strict", function(optimizer, options)
   local mine = private(optimizer, "optimizer")
   if not mine then
     fail("Sharded: LBFGS looks at all parameters together, and its history is of whole vectors; use it unsharded, or \z
-      an optimizer that steps each element by itself (SGD, Adam, AdamW, Lion, ...) or whole matrices (Muon, \z
-      Adafactor)")
+      an optimizer that steps each element or parameter by itself (SGD, AdamW, LAMB, Muon, ...)")
   end
   mine.shares_gradients, mine.narrows = options.gradients == "parts", options.weights == "needed"
   native.shard(mine.native, mine.shares_gradients, mine.narrows)

@@ -371,12 +371,17 @@ static const struct { run_fn step, measure, direct; } step_runs[][2] = {
 #include "base/optimizers.def"
 };
 
-/* Measure each segment: its parts are added in their order, whatever thread they came from. */
-static void measure(pass *p, run_fn run) {
+/* Measure each part of a segment. */
+static void measure_parts(pass *p, run_fn run) {
   run_fn step = p->run;
   p->run = run;
   run_pass(p);
   p->run = step;
+}
+
+/* Measure each segment: its parts are added in their order, whatever thread they came from. */
+static void measure(pass *p, run_fn run) {
+  measure_parts(p, run);
   for (int64_t s = 0; s < p->slab->count; s++) {
     const gb_segment *segment = &p->slab->segments[s];
     if (!segment->has_grad || segment->size == 0) continue;
@@ -398,6 +403,16 @@ static gb_status optim_direct(gb_step_call *c) {
   return GB_OK;
 }
 
+/* What segments are measured by, of one that is a part of a slab (step/split.h). */
+static gb_status optim_measure(gb_step_call *c) {
+  run_fn run = step_runs[c->kind][c->slab->dtype == GB_FLOAT64].measure;
+  double clip = c->norm ? factor_by_norm(c) : 1;
+  pass p = pass_over(c, run);
+  if (c->norm) clip_in_step(&p, clip);
+  measure_parts(&p, run);
+  return GB_OK;
+}
+
 /* Run a step in the slab's precision, and count it for every segment that took it. Where it clips, it reads norm,
  * owner, max_norm and norm_type too, and leaves the gradients clipped, in their true size. Reads slab, kind, numbers,
  * uses, scale, scaled, found, maximize. */
@@ -410,7 +425,7 @@ static gb_status optim_step(gb_step_call *c) {
   pass p = pass_over(c, skipped ? skip : step);
   if (c->norm) clip_in_step(&p, clip);
   if (skipped && !p.writes) return GB_OK;
-  if (first && !skipped) measure(&p, first);
+  if (first && !skipped && !c->known) measure(&p, first);
   run_pass(&p);
   for (int64_t s = 0; !skipped && s < c->slab->count; s++) c->slab->segments[s].steps += c->slab->segments[s].has_grad;
   return GB_OK;
@@ -430,6 +445,7 @@ void GB_CPU_FILL(optim)(gb_backend *backend) {
   backend->step[GB_STEP_UNSCALE] = optim_unscale;
   backend->step[GB_STEP_CLIP] = optim_clip;
   backend->step[GB_STEP_DIRECT] = optim_direct;
+  backend->step[GB_STEP_MEASURE] = optim_measure;
   backend->step[GB_STEP_UPDATE] = optim_step;
   backend->step[GB_STEP_RESCALE] = scaler_update;
 }

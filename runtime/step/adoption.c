@@ -351,12 +351,16 @@ gb_status gb_slab_open_factors(gb_owned_slab *owned, const gb_optimizer_info *in
 }
 
 gb_status gb_slab_open_measures(gb_owned_slab *owned) {
-  gb_slab *slab = &owned->slab;
-  const gb_tensor *model = slab->gradients;
-  if (slab->measures) return GB_OK;
-  return zero_vector(gb_tensor_context(model), GB_FLOAT64, gb_measures_of(slab->count, slab->elements),
-                     model->storage->device,
-                     GB_MEM_OPTIMIZER, &slab->measures);
+  gb_slab *slabs;
+  int64_t count = gb_slabs_stepped(owned, &slabs);
+  for (int64_t b = 0; b < count; b++) {
+    gb_slab *slab = &slabs[b];
+    const gb_tensor *model = slab->gradients;
+    if (slab->measures) continue;
+    GB_TRY(zero_vector(gb_tensor_context(model), GB_FLOAT64, gb_measures_of(slab->count, slab->elements),
+                       model->storage->device, GB_MEM_OPTIMIZER, &slab->measures));
+  }
+  return GB_OK;
 }
 
 /* master = parameter where the master does not round to it. */

@@ -71,7 +71,7 @@ gb_status gb_slab_open_factors(gb_owned_slab *slab, const gb_optimizer_info *inf
 gb_status gb_slab_open_whole_factors(gb_slab *slab, const gb_optimizer_info *info);
 /* Make state i, zero when new, where it is not there. */
 gb_status gb_slab_open_state(gb_owned_slab *slab, int i);
-/* Make the measures, where they are not there. */
+/* Make the measures, where they are not there; of a slab that is shared out those of its parts. */
 gb_status gb_slab_open_measures(gb_owned_slab *slab);
 /* Where a 16-bit parameter was changed by somebody else, its master takes the new value; elsewhere it keeps the bits
  * that rounding drops. */

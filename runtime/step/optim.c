@@ -629,12 +629,43 @@ static void drop_directions(gb_optimizer *optimizer) {
 static gb_status step_slab(gb_optimizer *optimizer, gb_owned_slab *owned, gb_step_call *call) {
   if (!owned->n_parts) return gb_step_run(optimizer->context, GB_STEP_UPDATE, call);
   gb_status status = GB_OK;
+  call->known = gb_optimizer_info_of(optimizer->kind)->measured;
   gb_parts_bring(owned);
   for (int64_t b = 0; b < owned->n_parts && status == GB_OK; b++) {
     call->slab = &owned->parts[b];
     if (any_gradient(call->slab)) status = gb_step_run(optimizer->context, GB_STEP_UPDATE, call);
   }
   call->slab = &owned->slab;
+  return status;
+}
+
+/* This process's parts of a slab are measured. */
+static gb_status measure_slab(gb_optimizer *optimizer, gb_owned_slab *owned, gb_step_call *call) {
+  gb_parts_bring(owned);
+  for (int64_t b = 0; b < owned->n_parts; b++) {
+    call->slab = &owned->parts[b];
+    if (any_gradient(call->slab)) GB_TRY(gb_step_run(optimizer->context, GB_STEP_MEASURE, call));
+  }
+  return GB_OK;
+}
+
+/* What all processes measure before a step, which is not to be skipped: one message. */
+static gb_status measure_parts(gb_optimizer *optimizer, const gb_step_call *how, const gb_clip *clip) {
+  const gb_split *split = &optimizer->split;
+  bool flag = false;
+  if (how->found && how->found->found_inf != 0) return GB_OK;
+  for (int g = 0; g < optimizer->n_groups; g++) {
+    gb_group *group = optimizer->groups[g];
+    gb_step_call call = call_for(optimizer, group, how, clip);
+    for (int i = 0; i < group->n_slabs; i++) GB_TRY(measure_slab(optimizer, group->slabs[i], &call));
+  }
+  int64_t count = gb_split_measures(optimizer);
+  double *numbers = gb_counted_alloc(optimizer->context, (size_t)count * sizeof *numbers);
+  if (!numbers) return optimizer->context->error_code;
+  gb_split_take_measures(optimizer, numbers);
+  gb_status status = split->share(optimizer->context, split, numbers, count, &flag);
+  if (status == GB_OK) gb_split_give_measures(optimizer, numbers);
+  gb_counted_free(numbers);
   return status;
 }
 
@@ -653,6 +684,8 @@ static gb_status update(gb_optimizer *optimizer, const gb_step_call *how, bool g
   bool shaped = gb_optimizer_info_of(optimizer->kind)->shaped;
   for (int g = 0; g < optimizer->n_groups; g++) GB_TRY(prepare_group(optimizer, optimizer->groups[g]));
   if (shaped) GB_TRY(direct(optimizer, how, clip));
+  if (gb_optimizer_is_split(optimizer) && gb_optimizer_info_of(optimizer->kind)->measured)
+    GB_TRY(measure_parts(optimizer, how, clip));
   for (int g = 0; g < optimizer->n_groups; g++) {
     gb_group *group = optimizer->groups[g];
     gb_step_call call = call_for(optimizer, group, how, clip);

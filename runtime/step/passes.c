@@ -41,7 +41,7 @@ static gb_status check_rescale(const gb_step_call *c) {
 static const struct { const char *name; gb_status (*check)(const gb_step_call *call); } steps[GB_STEP_COUNT] = {
   [GB_STEP_CHECK] = { "optim_check", check_look }, [GB_STEP_UNSCALE] = { "optim_unscale", check_look },
   [GB_STEP_CLIP] = { "optim_clip", check_slab },   [GB_STEP_UPDATE] = { "optim_step", check_update },
-  [GB_STEP_DIRECT] = { "optim_direction", check_update },
+  [GB_STEP_DIRECT] = { "optim_direction", check_update }, [GB_STEP_MEASURE] = { "optim_measure", check_update },
   [GB_STEP_RESCALE] = { "scaler_update", check_rescale },
 };
 

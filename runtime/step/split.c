@@ -83,6 +83,7 @@ static void free_part(gb_slab *part) {
   for (int k = 0; k < GB_COPIES; k++) gb_tensor_release(part->copy[k]);
   for (int i = 0; i < GB_OPTIM_STATES; i++) gb_tensor_release(part->state[i]);
   gb_tensor_release(part->factors);
+  gb_tensor_release(part->measures);
   gb_counted_free(part->segments);
 }
 
@@ -209,6 +210,63 @@ static gb_owned_slab *next_slab(const gb_optimizer *optimizer, int *group, int *
   while (*group < optimizer->n_groups && *i >= optimizer->groups[*group]->n_slabs) ++*group, *i = 0;
   return *group < optimizer->n_groups ? optimizer->groups[*group]->slabs[(*i)++] : NULL;
 }
+
+/* {==== what a step measures first ==== */
+
+/* The slab's numbers: two for each place that gb_measures_of speaks of, here for chunks of GB_NORM_CHUNK. */
+static int64_t places_of(const gb_slab *slab) { return slab->elements / GB_NORM_CHUNK + 1 + slab->count; }
+
+int64_t gb_split_measures(const gb_optimizer *optimizer) {
+  int group = 0, i = 0;
+  int64_t count = 0;
+  for (gb_owned_slab *owned; (owned = next_slab(optimizer, &group, &i));) count += 2 * places_of(&owned->slab);
+  return count;
+}
+
+/* The chunks that a segment lies in, from the first element of its slab on. */
+typedef struct chunks { int64_t first, last; } chunks;
+static chunks chunks_in(const gb_segment *segment) {
+  return (chunks){ segment->offset / GB_NORM_CHUNK, (segment->offset + segment->size - 1) / GB_NORM_CHUNK };
+}
+
+/* A pass counts chunks from the one in which the first segment with a gradient begins. */
+static void take_part(const gb_slab *part, int64_t chunk, double *numbers) {
+  const double *from = (const double *)(const void *)gb_data(part->measures) + 2 * part->count;
+  int64_t start = -1;
+  for (int64_t s = 0; s < part->count; s++) {
+    const gb_segment *segment = &part->segments[s];
+    if (!segment->has_grad) continue;
+    chunks in = chunks_in(segment);
+    if (start < 0) start = in.first;
+    for (int64_t c = in.first; c <= in.last && segment->size; c++)
+      memcpy(&numbers[2 * (chunk + c + segment->place)], &from[2 * (c - start + s)], 2 * sizeof *from);
+  }
+}
+
+void gb_split_take_measures(const gb_optimizer *optimizer, double *numbers) {
+  const gb_split *split = &optimizer->split;
+  int group = 0, i = 0;
+  memset(numbers, 0, (size_t)gb_split_measures(optimizer) * sizeof *numbers);
+  for (gb_owned_slab *owned; (owned = next_slab(optimizer, &group, &i)); numbers += 2 * places_of(&owned->slab))
+    for (int64_t b = 0; b < owned->n_parts; b++)
+      take_part(&owned->parts[b], first_of(owned, split->size, b, split->rank) / GB_NORM_CHUNK, numbers);
+}
+
+void gb_split_give_measures(const gb_optimizer *optimizer, const double *numbers) {
+  int group = 0, i = 0;
+  for (gb_owned_slab *owned; (owned = next_slab(optimizer, &group, &i)); numbers += 2 * places_of(&owned->slab))
+    for (int64_t b = 0; b < owned->n_parts; b++)
+      for (int64_t s = 0; s < owned->parts[b].count; s++) {
+        const gb_segment *whole = &owned->slab.segments[owned->parts[b].segments[s].place];
+        double *sum = (double *)(void *)gb_data(owned->parts[b].measures) + 2 * s;
+        chunks in = chunks_in(whole);
+        sum[0] = sum[1] = 0;
+        for (int64_t c = in.first; c <= in.last; c++)
+          for (int k = 0; k < 2; k++) sum[k] += numbers[2 * (c + whole->place) + k];
+      }
+}
+
+/* ====} */
 
 /* {==== weights after a step ==== */
 
@@ -404,13 +462,6 @@ gb_status gb_optimizer_gather(gb_optimizer *optimizer) {
 /* {==== splitting and joining ==== */
 
 static gb_status check(const gb_optimizer *optimizer) {
-  const gb_optimizer_info *info = gb_optimizer_info_of(optimizer->kind);
-  if (info->measured)
-    return gb_fail(optimizer->context, GB_EUNSUPPORTED, "Sharded: %s measures the norm of whole parameters, and a "
-                                                        "process would have only a part of some; use it unsharded, or "
-                                                        "an optimizer that steps each element by itself (SGD, Adam, "
-                                                        "AdamW, Lion, ...) or whole matrices (Muon, Adafactor)",
-                   info->name);
   int group = 0, i = 0;
   for (gb_owned_slab *owned; (owned = next_slab(optimizer, &group, &i));)
     if (owned->slab.gradients->storage->device.type != GB_CPU)
@@ -439,6 +490,7 @@ gb_status gb_optimizer_split(gb_optimizer *optimizer, const gb_split *split) {
     gb_drop(&owned->slab.masters);
     for (int k = 0; k < GB_OPTIM_STATES; k++) gb_drop(&owned->slab.state[k]);
     gb_drop(&owned->slab.factors);
+    gb_drop(&owned->slab.measures);
     begin_watching(owned, split);
   }
   optimizer->split = *split;

@@ -6,6 +6,9 @@
  * together hold shared out evenly. An update hangs on nothing but its element and the count of steps, so the bits are
  * those of the whole. What was stepped is brought together after it. How processes exchange is not known here.
  *
+ * Where an update hangs on the norms of a segment too, processes measure what they have of it, chunk by chunk, and each
+ * adds up the numbers of all in their order.
+ *
  * An optimizer that works on whole matrices has one part of each slab: parameters that follow each other, as many as
  * make its share of the work. Its gradients are not shared out, since norms are cut elsewhere.
  *
@@ -66,9 +69,14 @@ gb_status gb_split_joined(struct gb_owned_slab *owned, const double *numbers);
 /* Flags that may be up on some processes only. */
 gb_status gb_split_share_flag(const struct gb_optimizer *optimizer, bool *flag);
 
-/* Let go of the states and masters of all other processes' elements; where there is none, nothing. Errors: an optimizer
- * that measures the norms of parameters, or whose parameters are not on the CPU. */
+/* Let go of the states and masters of all other processes' elements; where there is none, nothing. Errors: parameters
+ * that are not on the CPU. */
 gb_status gb_optimizer_split(gb_optimizer *optimizer, const gb_split *split);
+/* Of an optimizer whose steps measure segments first: how many numbers its slabs have for that. Those that this process
+ * has measured go to there, where all else is 0; and the sums over all processes become the measures of its parts. */
+int64_t gb_split_measures(const gb_optimizer *optimizer);
+void gb_split_take_measures(const gb_optimizer *optimizer, double *numbers);
+void gb_split_give_measures(const gb_optimizer *optimizer, const double *numbers);
 /* After a step of the slab, which was not skipped: all processes get what compute needs of its weights. */
 gb_status gb_split_bring(gb_optimizer *optimizer, struct gb_owned_slab *owned);
 /* All float32 weights of all processes again, until the next step; nothing where it is not split. Every process calls

@@ -10,7 +10,7 @@
 #include "base/pool.h"
 #include "op_ids.h"
 
-#define GB_BACKEND_ABI 11u
+#define GB_BACKEND_ABI 12u
 
 struct gb_op_call;
 struct gb_step_call;
@@ -35,6 +35,7 @@ typedef enum gb_step {
   GB_STEP_CLIP,     /* multiply or clamp gradients in place */
   GB_STEP_DIRECT,   /* write an optimizer's directions into the last state of the segments that have a gradient; all
                        else stays */
+  GB_STEP_MEASURE,  /* what a step measures first, of the parts of segments; all else stays as it is */
   GB_STEP_UPDATE,   /* one step of an optimizer over the segments that have a gradient, clipped if asked */
   GB_STEP_RESCALE,  /* the scale grows or backs off by the flags of all optimizers */
   GB_STEP_COUNT

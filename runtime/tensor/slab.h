@@ -74,7 +74,8 @@ struct gb_step_call {
    * whether a gradient was not finite, become those of all. NULL: they are whole. */
   gb_status (*share)(const gb_step_call *call, double *norms, int64_t count, bool *bad);
   void *sharer;
-  bool known;                /* share knows all of them, and a check need not look */
+  bool known;                /* share knows all of them, and a check need not look; of a step: what it would measure
+                                first is in the slab's measures */
   const gb_found_state *norm; /* clip by the norm in there, to max_norm; one that is not finite raises owner's flag
                                  (NULL: nobody's) too */
   bool spares;               /* where it is not finite, gradients stay as they are: a scaler will skip the step */
