@@ -8,9 +8,11 @@
 
 #include "base/numerics.h"
 #include "binding.h"
+#include "graph/rules.h"
 #include "io/file.h"
 #include "io/path.h"
 #include "objects.h"
+#include "ops/rnn.h"
 #include "reader.h"
 #include "watch/audit.h"
 
@@ -216,6 +218,57 @@ static int scale_of(lua_State *L) {
   return 2;
 }
 
+/* versions_of(tensors): a text that changes when values of one of these leaves do; nothing where nobody knows whether
+ * they do: of results of ops, of memory that somebody else may write to or has the rest of, and while nothing runs. */
+static int versions_of(lua_State *L) {
+  const gb_context *context = gbl_context(L);
+  lua_Integer count = (lua_Integer)lua_rawlen(L, 1);
+  luaL_Buffer text;
+  if (context->capturing) return 0;
+  luaL_checkstack(L, 8, GBL_NO_STACK);
+  luaL_buffinit(L, &text);
+  for (lua_Integer i = 1; i <= count; i++) {
+    lua_rawgeti(L, 1, i);
+    const gb_tensor *t = gbl_check_tensor(L, -1);
+    const gb_storage *s = t->storage;
+    uint64_t version = gb_tensor_version(t);
+    bool known = !t->node && !t->base && s->away == GB_HERE && !atomic_load(&s->exposed) && !atomic_load(&s->exports);
+    lua_pop(L, 1);
+    if (!known) return 0;
+    luaL_addlstring(&text, (const char *)&version, sizeof version);
+  }
+  luaL_pushresult(&text);
+  return 1;
+}
+
+/* has_library(x, h, c, lengths, weights, cell, layers, bidirectional, bias): the dtype in which a library of the device
+ * runs such layers; nothing where none does. lengths: are there any? weights: the op's list. */
+static int has_library(lua_State *L) {
+  gb_context *context = gbl_context(L);
+  const gb_tensor *x = gbl_check_tensor(L, 1), *h = gbl_check_tensor(L, 2), *c = gbl_opt_tensor(L, 3);
+  const lua_Integer count = (lua_Integer)lua_rawlen(L, 5);
+  const gb_tensor *states[] = { h, c };
+  const bool autocast = context->modes->autocast;
+  gb_dtype dtype = autocast && gb_autocast_eligible(x) ? context->modes->lower : (gb_dtype)x->dtype;
+  for (lua_Integer i = 0; i < count + 2; i++) {
+    if (i >= 2) lua_rawgeti(L, 5, i - 1);
+    const gb_tensor *t = i < 2 ? states[i] : gbl_check_tensor(L, -1);
+    if (i >= 2) lua_pop(L, 1);
+    if (!t) continue;
+    const gb_device device = t->storage->device, of_x = x->storage->device;
+    gb_dtype meets = autocast && gb_autocast_eligible(t) ? context->modes->lower : (gb_dtype)t->dtype;
+    if (meets != dtype || device.type != of_x.type || device.index != of_x.index) return 0;
+  }
+  gb_rnn_room room;
+  gb_rnn rnn = { .cell = gb_word_find(luaL_checkstring(L, 6)), .layers = luaL_checkinteger(L, 7),
+                 .time = x->shape[0], .batch = x->shape[1], .input = x->shape[2], .state = h->shape[2],
+                 .hidden = c ? c->shape[2] : h->shape[2], .dtype = dtype, .bidirectional = lua_toboolean(L, 8),
+                 .bias = lua_toboolean(L, 9), .lengths = lua_toboolean(L, 4) };
+  if (!gb_dtype_is_float(dtype) || !gb_rnn_is_served(context, x->storage->device, &rnn, &room)) return 0;
+  lua_pushstring(L, gb_dtype_name(dtype));
+  return 1;
+}
+
 static int file_exists(lua_State *L) {
   lua_pushboolean(L, gb_path_exists(gbl_context(L), gbl_check_path(L, 1, "file_exists")));
   return 1;
@@ -408,7 +461,7 @@ static const luaL_Reg functions[] = {
   { "why_unwritable", why_unwritable }, { "get_rng", get_rng }, { "set_rng", set_rng }, { "same_bits", same_bits },
       { "ops", ops }, { "methods", methods },
   { "kinds", kinds }, { "numerics", numerics }, { "float_format", float_format }, { "command_line", command_line },
-      { "scale_of", scale_of }, { NULL, NULL },
+      { "scale_of", scale_of }, { "versions_of", versions_of }, { "has_library", has_library }, { NULL, NULL },
 };
 
 void gbl_open_native(lua_State *L) {

@@ -9,6 +9,7 @@
 #include "cuda/cache.h"
 #include "cuda/conv.h"
 #include "cuda/gemm.h"
+#include "cuda/rnn.h"
 #include "cuda/solver.h"
 #include "cuda/upload.h"
 #include "graph/room.h"
@@ -573,6 +574,11 @@ static bool device_lacks(void *state, int op) {
   return !gb_solvers_have(cuda);
 }
 
+static bool device_runs_rnn(void *state, const gb_rnn *rnn, gb_rnn_room *room) {
+  gb_rt_select(((gb_cuda *)state)->device);
+  return gb_rnns_have(state, rnn, room);
+}
+
 static void device_close(void *state) {
   gb_cuda *cuda = state;
   gb_rt_select(cuda->device);
@@ -580,6 +586,7 @@ static void device_close(void *state) {
   gb_gemms_close(cuda->gemms);
   gb_dnns_close(cuda->dnns);
   gb_solvers_close(cuda->solvers);
+  gb_rnns_close(cuda->rnns);
   gb_event events[] = { cuda->posted, cuda->crossed, cuda->step[0], cuda->step[1] };
   if (cuda->stream) gb_rt_stream_close(cuda->stream);
   for (size_t i = 0; i < sizeof events / sizeof *events; i++)
@@ -685,7 +692,7 @@ gb_status gb_backend_open(const gb_engine_table *engine, uint32_t abi, gb_backen
                        .graph_close = device_graph_close, .range_push = ranges ? range_push : NULL,
                            .range_pop = ranges ? range_pop : NULL,
                        .mark = device_mark, .between = device_between, .unmark = device_unmark,
-                       .lacks = device_lacks, .tune = device_tune, .tuned = device_tuned,
+                       .lacks = device_lacks, .runs_rnn = device_runs_rnn, .tune = device_tune, .tuned = device_tuned,
                            .tuned_text = device_tuned_text, .close = device_close, .keeps = cuda->memory / KEPT_SHARE };
   gather_rows(cuda, out);
   return GB_OK;

@@ -8,7 +8,8 @@
 
 /* What may run slower than it should. Of those before GB_SLOWER_UNASKED the first one is told unasked. */
 typedef enum gb_slower { GB_SLOWER_CONVOLUTION, GB_SLOWER_ATTENTION, GB_SLOWER_ATTENTION_BACKWARD, GB_SLOWER_BATCH_NORM,
-                         GB_SLOWER_POOLING, GB_SLOWER_LINALG, GB_SLOWER_UNASKED, GB_SLOWER_EPILOGUE = GB_SLOWER_UNASKED,
+                         GB_SLOWER_POOLING, GB_SLOWER_RECURRENT, GB_SLOWER_LINALG, GB_SLOWER_UNASKED,
+                         GB_SLOWER_EPILOGUE = GB_SLOWER_UNASKED,
                          GB_SLOWER_KINDS } gb_slower;
 
 typedef struct gb_cuda {
@@ -39,6 +40,8 @@ typedef struct gb_cuda {
   struct gb_dnns *dnns;
   struct gb_solvers *solvers;             /* of solver.h; NULL until the first use, and where the library is absent */
   bool no_solvers;                        /* it was looked for, and is absent */
+  struct gb_rnns *rnns;                   /* of rnn.h; NULL until the first use, and where the library does not open, */
+  const char *no_rnns;                    /* and why it does not */
   gb_relu_answer product_relu[GB_DTYPE_COUNT][2][2]; /* by the operands' dtype, [another result or tf32], [bias] */
   gb_relu_answer conv_relu[GB_DTYPE_COUNT][2][2];    /* [tf32], [bias] */
   const gb_cuda_row *row[GB_OP_COUNT];

@@ -1,8 +1,8 @@
 /* cuda/families.h - the tables of kernels, one per file: cuda/NAME.cu, or cuda/NAME.c for what a library does, defines
  * gb_cuda_NAME.
  *
- * matmul, convolve, sdpa and linalg bring their ops to the seams of cuBLASLt, cuDNN and cuSOLVER: gemm.h, conv.h,
- * attention.h and solver.h. */
+ * matmul, convolve, sdpa, layers and linalg bring their ops to the seams of cuBLASLt, cuDNN and cuSOLVER: gemm.h,
+ * conv.h, attention.h, rnn.h and solver.h. */
 #ifndef GB_CUDA_FAMILIES_H
 #define GB_CUDA_FAMILIES_H
 
@@ -11,7 +11,7 @@
 #define GB_CUDA_FAMILIES(X) \
   X(elementwise) X(create) X(random) X(reduce) X(softmax) X(norm) X(group_norm) X(loss) X(index) X(cat) \
   X(pool2d) X(sort) X(scan) X(numerics) \
-  X(matmul) X(linear_loss) X(convolve) X(sdpa) X(recurrent) X(ctc) X(resample) X(fft) X(linalg)
+  X(matmul) X(linear_loss) X(convolve) X(sdpa) X(recurrent) X(layers) X(ctc) X(resample) X(fft) X(linalg)
 
 #ifdef __cplusplus
 extern "C" {

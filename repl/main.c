@@ -91,6 +91,7 @@ static script_end run(options *o, limits *l) {
 int main(int argc, char **argv) {
   options o;
   limits l;
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", false); /* cuDNN's recurrent layers repeat their bits only with one */
   if (!options_read(&o, argc, argv) || !limits_read(&l, &o)) return EXIT_FAILURE;
   if (o.help) return options_list(stdout), EXIT_SUCCESS;
   if (o.about) return puts("Gibbous " GB_VERSION ", " LUA_RELEASE), EXIT_SUCCESS;

@@ -936,8 +936,8 @@ static gb_status run_gradient(walk *w, gb_node *node, gb_tensor **grads, gb_tens
   GB_TRY(unpack(w, node, saved));
   gb_grad_call call = { .context = context, .node = node, .attrs = node->attrs, .n_in = node->n_in,
                         .n_out = node->n_out, .out = grads, .in = in,
-                        .need = need, .saved = saved, .want = want, .create_graph = w->create_graph, .tag = tag,
-                            .walk = w };
+                        .need = need, .saved = saved, .want = want, .create_graph = w->create_graph,
+                        .again = w->retain_graph, .tag = tag, .walk = w };
   if (is_plain(w, tag)) call.accumulator = accumulator, call.take_part = take_part, call.low = low_before;
   if (w->create_graph && node->op >= 0 && context->graph->infos[node->op].derivative == GB_DERIVATIVE_ONCE)
     return gb_fail(context, GB_EAUTOGRAD, "%s has no second derivative; call backward or gb.grad without create_graph",

@@ -27,8 +27,11 @@ typedef struct road {
 
 /* {==== before the kernel ==== */
 
-/* The source of a copy may lie on another device than what it goes to. */
-static bool may_lie_elsewhere(const gb_op_call *call, int input) { return call->op == GB_OP_copy && input == 1; }
+/* The source of a copy may lie on another device than what it goes to; libraries want lengths on the host. */
+static bool may_lie_elsewhere(const gb_op_call *call, int input) {
+  return (call->op == GB_OP_copy && input == 1) || (call->op == GB_OP_rnn && input == GB_IN_AT(rnn, lengths)) ||
+      (call->op == GB_OP_rnn_backward && input == GB_IN_AT(rnn_backward, lengths));
+}
 
 /* Check that no loan was revoked, and that all tensors lie on one device. Numbers and 0-d CPU tensors may join any. */
 static gb_status find_device(gb_op_call *call) {

@@ -187,6 +187,7 @@ typedef struct gb_grad_call {
   /* dtype the gradient should leave in: float32 for a float32 weight (unrounded), else the dtype of the operand */
   const int8_t *want;
   bool create_graph;
+  bool again;                  /* backward may come once more, so that what was saved stays as it is */
   gb_grad_tag tag;             /* of the gradients */
   /* The memory that the gradient of input i, which is needed, would be added to next, and whether it holds a sum to add
    * to; NULL: the gradient has to be handed over. It lies row after row, that of a convolution's weight also

@@ -1,20 +1,21 @@
-/* ops/recurrent.c - a layer of recurrent cells over a whole sequence, in one direction: its check and its gradient.
+/* ops/recurrent.c - recurrent layers over whole sequences: their checks and gradients.
  *
- * The input's part of all steps is one product before the op, and the gradient of weight one product behind its
- * backward. With create_graph the steps run as ops of their own, whose gradients have gradients. */
+ * `recurrent` is a layer of cells in one direction. The input's part of all steps is one product before the op, and the
+ * gradient of weight one product behind its backward. `rnn` is all layers at once, where a device has a library for
+ * them; its weights are packed once for each version of them (rnn_pack), and their gradients come out of one packed
+ * gradient (rnn_unpack). With create_graph layers run by `recurrent`, and the steps of `recurrent` as ops of their own,
+ * whose gradients have gradients. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "graph/chain.h"
 #include "graph/ops.h"
+#include "ops/rnn.h"
 
 /* {==== checks ==== */
 
-/* Sums of a unit. */
-static int64_t gates_of(const gb_attr *cell) {
-  return cell->integer == GB_WORD_lstm ? 4 : cell->integer == GB_WORD_gru ? 3 : 1;
-}
+static int64_t gates_of(const gb_attr *cell) { return gb_rnn_gates(cell->integer); }
 
 /* What backward wants to know of a unit: its gates, and of a GRU the state's part of the last; of a plain cell nothing
  * but its result. */
@@ -192,14 +193,18 @@ static void follow(gb_tensor **to, gb_tensor *later) {
   *to = later;
 }
 
-/* One step of the forward pass: y [batch, size], and the state after it in place of that before it. */
-static gb_status run_step(gb_context *context, const gb_attrs_recurrent *attrs, const gb_in_recurrent *in, int64_t t,
-                          gb_tensor **h, gb_tensor **c, gb_tensor **y) {
+/* One step of the forward pass: y [batch, size], and the state after it in place of that before it. projection: of h to
+ * fewer features; or NULL. */
+static gb_status run_step(gb_context *context, const gb_attrs_recurrent *attrs, const gb_in_recurrent *in,
+                          gb_tensor *projection, int64_t t, gb_tensor **h, gb_tensor **c, gb_tensor **y) {
   gb_chain chain;
   gb_chain_begin(&chain, context);
   gb_tensor *x = GB_CHAIN(&chain, select, .x = in->gates, .dim = gb_attr_int(0), .position = gb_attr_int(t));
   gb_tensor *sums = GB_CHAIN(&chain, linear, .x = *h, .weight = in->weight, .bias = in->bias), *cell = *c;
-  gb_tensor *made = step(&chain, attrs->cell.integer, x, sums, *h, &cell, in->weight->shape[1]), *shown = made;
+  int64_t size = in->weight->shape[0] / gates_of(&attrs->cell);
+  gb_tensor *made = step(&chain, attrs->cell.integer, x, sums, *h, &cell, size);
+  if (projection) made = GB_CHAIN(&chain, linear, .x = made, .weight = projection);
+  gb_tensor *shown = made;
   if (in->lengths && chain.status == GB_OK) {
     gb_tensor *goes_on = GB_CHAIN(&chain, unsqueeze,
                                   .x = GB_CHAIN(&chain, gt, .x = in->lengths, .y = gb_chain_wrap(&chain, (double)t)),
@@ -217,7 +222,7 @@ static gb_status run_step(gb_context *context, const gb_attrs_recurrent *attrs, 
 
 /* The whole forward pass by steps: y, last_h and last_c. */
 static gb_status run_steps(gb_context *context, const gb_attrs_recurrent *attrs, const gb_in_recurrent *in,
-                           gb_out_recurrent *out) {
+                           gb_tensor *projection, gb_out_recurrent *out) {
   int64_t time = in->gates->shape[0];
   gb_tensor **rows = calloc((size_t)time + 1, sizeof *rows);
   if (!rows) return gb_fail(context, GB_EMEMORY, "out of memory for %" PRId64 " steps", time);
@@ -226,7 +231,7 @@ static gb_status run_steps(gb_context *context, const gb_attrs_recurrent *attrs,
   if (in->c) follow(&out->last_c, in->c);
   for (int64_t i = 0; status == GB_OK && i < time; i++) {
     int64_t t = attrs->backwards.integer ? time - 1 - i : i;
-    status = run_step(context, attrs, in, t, &out->last_h, &out->last_c, &rows[t]);
+    status = run_step(context, attrs, in, projection, t, &out->last_h, &out->last_c, &rows[t]);
   }
   if (status == GB_OK)
     status = GB_RUN(context, stack, &out->y, .xs = rows, .dim = gb_attr_int(0), .count = (int)time);
@@ -235,54 +240,358 @@ static gb_status run_steps(gb_context *context, const gb_attrs_recurrent *attrs,
   return status;
 }
 
-/* Each input as a result of its own: two of them may be one tensor, whose gradients are asked for apart. */
-static gb_status set_apart(gb_context *context, const gb_in_recurrent *saved, gb_in_recurrent *in) {
-  gb_tensor *const from[] = { saved->gates, saved->weight, saved->bias, saved->h, saved->c };
-  gb_tensor **to[] = { &in->gates, &in->weight, &in->bias, &in->h, &in->c };
-  for (int i = 0; i < 5; i++) {
-    if (!from[i]) continue;
-    gb_attr shape = gb_attr_ints(from[i]->ndim, from[i]->shape);
-    GB_TRY(GB_RUN(context, reshape, to[i], .x = from[i], .shape = shape));
-  }
-  in->lengths = saved->lengths;
-  return GB_OK;
+/* An input as a result of its own: two of them may be one tensor, whose gradients are asked for apart. */
+static gb_status set_apart(gb_context *context, gb_tensor *from, gb_tensor **to) {
+  return from ? GB_RUN(context, reshape, to, .x = from, .shape = gb_attr_ints(from->ndim, from->shape)) : GB_OK;
 }
 
-/* The gradients of the steps, which are results of ops themselves. */
-static gb_status differentiate(gb_grad_call *grad, const gb_in_recurrent *in, const gb_out_recurrent *made) {
-  const gb_out_recurrent *out = GB_GRAD_OUT(grad, recurrent);
-  gb_tensor *const results[] = { made->y, made->last_h, made->last_c };
-  gb_tensor *const slopes[] = { out->y, out->last_h, out->last_c };
-  gb_tensor *const inputs[] = { in->gates, in->weight, in->bias, in->h, in->c };
-  gb_tensor *of[3], *slope[3], *by[5], *found[5] = { NULL };
+/* Gradients by the inputs, of which those that need one have their place in inputs[], of the results that an op has:
+ * results of ops themselves. */
+static gb_status differentiate(gb_grad_call *grad, gb_tensor *const inputs[], gb_tensor *const results[3],
+                               gb_tensor *const slopes[3]) {
+  gb_tensor *of[3], *slope[3], **by = calloc(2 * (size_t)grad->n_in, sizeof *by);
+  if (!by) return gb_fail(grad->context, GB_EMEMORY, "out of memory for %d gradients", grad->n_in);
+  gb_tensor **found = by + grad->n_in;
   int n = 0, n_by = 0;
   for (int i = 0; i < 3; i++)
     if (results[i] && slopes[i]) of[n] = results[i], slope[n++] = slopes[i];
-  for (int i = 0; i < 5; i++)
+  for (int i = 0; i < grad->n_in; i++)
     if (inputs[i] && grad->need[i]) by[n_by++] = inputs[i];
-  GB_TRY(gb_grad(of, slope, n, by, n_by, true, true, true, found));
-  for (int i = 0, k = 0; i < 5; i++)
+  gb_status status = gb_grad(of, slope, n, by, n_by, true, true, true, found);
+  for (int i = 0, k = 0; status == GB_OK && i < grad->n_in; i++)
     if (inputs[i] && grad->need[i]) grad->in[i] = found[k++];
-  return GB_OK;
+  free(by);
+  return status;
 }
 
 static gb_status gradient_by_steps(gb_grad_call *grad) {
-  gb_in_recurrent in = { 0 };
+  const gb_in_recurrent *saved = GB_SAVED(grad, recurrent);
+  const gb_out_recurrent *out = GB_GRAD_OUT(grad, recurrent);
+  gb_in_recurrent in = { .lengths = saved->lengths };
   gb_out_recurrent made = { 0 };
-  gb_status status = set_apart(grad->context, GB_SAVED(grad, recurrent), &in);
-  if (status == GB_OK) status = run_steps(grad->context, GB_ATTRS(grad, recurrent), &in, &made);
-  if (status == GB_OK) status = differentiate(grad, &in, &made);
-  gb_drop(&in.gates), gb_drop(&in.weight), gb_drop(&in.bias), gb_drop(&in.h), gb_drop(&in.c);
+  gb_tensor *const from[] = { saved->gates, saved->weight, saved->bias, saved->h, saved->c };
+  gb_tensor **to[] = { &in.gates, &in.weight, &in.bias, &in.h, &in.c };
+  gb_status status = GB_OK;
+  for (int i = 0; status == GB_OK && i < 5; i++) status = set_apart(grad->context, from[i], to[i]);
+  if (status == GB_OK) status = run_steps(grad->context, GB_ATTRS(grad, recurrent), &in, NULL, &made);
+  gb_tensor *const inputs[] = { in.gates, in.weight, in.bias, in.h, in.c, NULL };
+  if (status == GB_OK)
+    status = differentiate(grad, inputs, (gb_tensor *[]){ made.y, made.last_h, made.last_c },
+                           (gb_tensor *[]){ out->y, out->last_h, out->last_c });
+  for (int i = 0; i < 5; i++) gb_drop(to[i]);
   gb_drop(&made.y), gb_drop(&made.last_h), gb_drop(&made.last_c);
   return status;
 }
 
-_Static_assert(GB_IN_AT(recurrent, gates) == 0 && GB_IN_AT(recurrent, c) == 4, "floats come first");
+_Static_assert(GB_IN_AT(recurrent, gates) == 0 && GB_IN_AT(recurrent, lengths) == 5,
+               "as gradient_by_steps has them");
 
 /* ----} */
 
 static gb_status recurrent_gradient(gb_grad_call *grad) {
   return grad->create_graph ? gradient_by_steps(grad) : fused_gradient(grad);
+}
+
+/* ====} */
+
+/* {==== all layers, by a library ==== */
+
+bool gb_rnn_is_served(gb_context *context, gb_device device, const gb_rnn *rnn, gb_rnn_room *room) {
+  const gb_backend *backend = gb_context_backend(context, device);
+  return backend && backend->runs_rnn && backend->runs_rnn(backend->state, rnn, room);
+}
+
+/* The room that a library wants. */
+static gb_status room_of(gb_op_call *call, const gb_rnn *rnn, gb_rnn_room *room) {
+  if (gb_rnn_is_served(call->context, call->device, rnn, room)) return GB_OK;
+  char text[24];
+  return gb_call_fail(call, GB_EUNSUPPORTED, "device %s has no library for these recurrent layers; nn's layers run "
+                                             "them by other ops",
+                      gb_device_text(call->context, call->device, text, sizeof text));
+}
+
+/* Weight `which` of a network, at its place in the list. */
+static gb_status check_weight(gb_op_call *call, const gb_rnn *rnn, gb_tensor *const *weights, int64_t which) {
+  const gb_tensor *w = weights[which];
+  gb_rnn_weight is = gb_rnn_weight_of(rnn, which);
+  const int64_t shape[] = { is.rows, is.columns };
+  int ndim = is.columns ? 2 : 1;
+  char has[96], wanted[96];
+  if (w->ndim == ndim && !memcmp(w->shape, shape, sizeof *shape * (size_t)ndim)) return GB_OK;
+  return gb_call_fail(call, GB_ESHAPE, "weight %" PRId64 " has shape %s, expected %s", which + 1,
+                      gb_shape_text(w->ndim, w->shape, has, sizeof has),
+                      gb_shape_text(ndim, shape, wanted, sizeof wanted));
+}
+
+/* What the weights say of their network, and that they are as many, and as large, as this has. */
+static gb_status read_weights(gb_op_call *call, gb_tensor **weights, int count, gb_rnn *rnn) {
+  if (count < 2 || weights[0]->ndim != 2 || weights[1]->ndim != 2)
+    return gb_call_fail(call, GB_EINVAL, "weights begin with two matrices, those of the input and of the state");
+  *rnn = gb_rnn_of_weights(*rnn, weights[0], weights[1]);
+  rnn->dtype = (int32_t)gb_result_type(weights, count);
+  if (rnn->input < 1 || rnn->state < 1 || rnn->hidden < rnn->state)
+    return gb_call_fail(call, GB_ESHAPE, "weights of %" PRId64 " features, %" PRId64 " units and %" PRId64 " outputs "
+                        "are none of a recurrent layer", rnn->input, rnn->hidden, rnn->state);
+  if (rnn->layers > count || count != gb_rnn_weights(rnn))
+    return gb_call_fail(call, GB_EINVAL, "%" PRId64 " layers have %" PRId64 " weights for each direction, got %d in "
+                        "all", rnn->layers, gb_rnn_each(rnn), count);
+  for (int64_t i = 0; i < count; i++) GB_TRY(check_weight(call, rnn, weights, i));
+  return GB_OK;
+}
+
+static gb_status count_packed(gb_op_call *call, const gb_rnn *rnn, int64_t *count) {
+  gb_rnn alone = gb_rnn_packed(*rnn);
+  gb_rnn_room room;
+  GB_TRY(room_of(call, &alone, &room));
+  *count = room.packed / (int64_t)gb_bytes_of((gb_dtype)rnn->dtype);
+  return GB_OK;
+}
+
+static gb_status rnn_pack_check(gb_op_call *call) {
+  gb_rnn rnn = { GB_RNN_ATTRS(GB_ATTRS(call, rnn_pack)) };
+  int64_t count;
+  for (int i = 0; i < call->n_in; i++) GB_TRY(gb_require_float(call, i));
+  GB_TRY(read_weights(call, call->in, call->n_in, &rnn));
+  GB_TRY(count_packed(call, &rnn, &count));
+  return gb_call_output(call, GB_OUT_AT(rnn_pack, packed), 1, &count, (gb_dtype)rnn.dtype);
+}
+
+/* Packed weights of a network have as many elements as its library says. */
+static gb_status check_packed(gb_op_call *call, const gb_tensor *packed, const gb_rnn *rnn) {
+  int64_t count;
+  GB_TRY(count_packed(call, rnn, &count));
+  if (packed->ndim == 1 && packed->numel == count && packed->dtype == rnn->dtype && gb_is_contiguous(packed))
+    return GB_OK;
+  return gb_call_fail(call, GB_EINVAL, "'packed' are no packed weights of these layers, %" PRId64 " elements of %s; "
+                      "rnn_pack makes them", count, gb_dtype_name((gb_dtype)rnn->dtype));
+}
+
+static gb_status rnn_unpack_check(gb_op_call *call) {
+  const gb_attrs_rnn_unpack *attrs = GB_ATTRS(call, rnn_unpack);
+  gb_tensor *packed = GB_IN(call, rnn_unpack)->packed;
+  GB_TRY(gb_require_float(call, GB_IN_AT(rnn_unpack, packed)));
+  gb_rnn rnn = gb_rnn_of_unpack(attrs, (gb_dtype)packed->dtype);
+  GB_TRY(check_packed(call, packed, &rnn));
+  if (attrs->which.integer >= gb_rnn_weights(&rnn))
+    return gb_call_fail(call, GB_EINDEX, "weight %" PRId64 " is out of range 0 .. %" PRId64, attrs->which.integer,
+                        gb_rnn_weights(&rnn) - 1);
+  gb_rnn_weight w = gb_rnn_weight_of(&rnn, attrs->which.integer);
+  gb_dtype dtype = attrs->dtype.given ? (gb_dtype)attrs->dtype.integer : (gb_dtype)packed->dtype;
+  return gb_call_output(call, GB_OUT_AT(rnn_unpack, y), w.columns ? 2 : 1, (int64_t[]){ w.rows, w.columns }, dtype);
+}
+
+/* Lengths on the host, a whole number of steps each. */
+static gb_status check_lengths(gb_op_call *call, int i, int64_t time, int64_t batch) {
+  const gb_tensor *lengths = call->in[i];
+  if (!lengths) return GB_OK;
+  GB_TRY(expect(call, i, 1, &batch));
+  if (lengths->dtype != GB_INT64 || lengths->storage->device.type != GB_CPU || !gb_is_contiguous(lengths))
+    return gb_call_fail(call, GB_EINVAL, "'lengths' is an int64 vector on the CPU");
+  const int64_t *length = (const int64_t *)(const void *)gb_data(lengths);
+  for (int64_t b = 0; b < batch; b++)
+    if (length[b] < 0 || length[b] > time)
+      return gb_call_fail(call, GB_EINDEX, "a length of %" PRId64 " is out of range 0 .. %" PRId64, length[b], time);
+  return GB_OK;
+}
+
+/* What x and the states say of a network fits to itself. */
+static gb_status check_states(gb_op_call *call, const gb_rnn *rnn, int x, int h, int c) {
+  const int64_t count = rnn->layers * gb_rnn_directions(rnn);
+  GB_TRY(expect(call, x, 3, (int64_t[]){ rnn->time, rnn->batch, rnn->input }));
+  GB_TRY(expect(call, h, 3, (int64_t[]){ count, rnn->batch, rnn->state }));
+  return expect(call, c, 3, (int64_t[]){ count, rnn->batch, rnn->hidden });
+}
+
+/* x, h and c of a call have three dimensions. */
+static gb_status check_ndims(gb_op_call *call, int x, int h, int c) {
+  GB_TRY(gb_require_ndim(call, x, 3, 3));
+  GB_TRY(gb_require_ndim(call, h, 3, 3));
+  return call->in[c] ? gb_require_ndim(call, c, 3, 3) : GB_OK;
+}
+
+static gb_status rnn_check(gb_op_call *call) {
+  const gb_in_rnn *in = GB_IN(call, rnn);
+  const gb_attrs_rnn *attrs = GB_ATTRS(call, rnn);
+  const int x = GB_IN_AT(rnn, x), h = GB_IN_AT(rnn, h), c = GB_IN_AT(rnn, c), lengths = GB_IN_AT(rnn, lengths);
+  gb_rnn rnn = { GB_RNN_ATTRS(attrs) }, of_states;
+  gb_rnn_room room;
+  for (int i = 0; i < call->n_in; i++)
+    if (call->in[i] && i != lengths) GB_TRY(gb_require_float(call, i));
+  GB_TRY(check_state(call, &attrs->cell, in->c));
+  GB_TRY(read_weights(call, GB_LIST(call, rnn, weights), GB_LIST_COUNT(call, rnn, weights), &rnn));
+  GB_TRY(check_packed(call, in->packed, &rnn));
+  GB_TRY(check_ndims(call, x, h, c));
+  of_states = gb_rnn_of_states(rnn, in->x, in->h, in->c, in->lengths, in->packed);
+  rnn.time = of_states.time, rnn.batch = of_states.batch, rnn.lengths = of_states.lengths;
+  GB_TRY(check_states(call, &rnn, x, h, c));
+  GB_TRY(check_lengths(call, lengths, rnn.time, rnn.batch));
+  GB_TRY(room_of(call, &rnn, &room));
+  const int64_t steps[] = { rnn.time, rnn.batch, gb_rnn_directions(&rnn) * rnn.state };
+  GB_TRY(gb_call_output(call, GB_OUT_AT(rnn, y), 3, steps, (gb_dtype)rnn.dtype));
+  GB_TRY(gb_call_output(call, GB_OUT_AT(rnn, last_h), 3, in->h->shape, (gb_dtype)rnn.dtype));
+  if (in->c) GB_TRY(gb_call_output(call, GB_OUT_AT(rnn, last_c), 3, in->c->shape, (gb_dtype)rnn.dtype));
+  return call->needs_grad ? gb_call_output(call, GB_OUT_AT(rnn, reserve), 1, &room.reserve, GB_UINT8) : GB_OK;
+}
+
+static gb_status rnn_backward_check(gb_op_call *call) {
+  const gb_in_rnn_backward *in = GB_IN(call, rnn_backward);
+  const gb_attrs_rnn_backward *attrs = GB_ATTRS(call, rnn_backward);
+  const int x = GB_IN_AT(rnn_backward, x), h = GB_IN_AT(rnn_backward, h), c = GB_IN_AT(rnn_backward, c);
+  gb_rnn_room room;
+  GB_TRY(check_state(call, &attrs->cell, in->c));
+  GB_TRY(check_ndims(call, x, h, c));
+  const gb_rnn rnn = gb_rnn_of_states((gb_rnn){ GB_RNN_ATTRS(attrs) }, in->x, in->h, in->c, in->lengths, in->packed);
+  const int64_t steps[] = { rnn.time, rnn.batch, gb_rnn_directions(&rnn) * rnn.state };
+  GB_TRY(check_states(call, &rnn, x, h, c));
+  GB_TRY(expect(call, GB_IN_AT(rnn_backward, y), 3, steps));
+  GB_TRY(expect(call, GB_IN_AT(rnn_backward, grad), 3, steps));
+  GB_TRY(expect(call, GB_IN_AT(rnn_backward, grad_h), 3, in->h->shape));
+  if (in->c) GB_TRY(expect(call, GB_IN_AT(rnn_backward, grad_c), 3, in->c->shape));
+  GB_TRY(check_lengths(call, GB_IN_AT(rnn_backward, lengths), rnn.time, rnn.batch));
+  GB_TRY(check_packed(call, in->packed, &rnn));
+  GB_TRY(room_of(call, &rnn, &room));
+  if (in->y->dtype != rnn.dtype || in->reserve->dtype != GB_UINT8 || in->reserve->numel != room.reserve)
+    return gb_call_fail(call, GB_EINVAL, "'y' and 'reserve' are not what forward gave: %" PRId64 " bytes are kept",
+                        room.reserve);
+  gb_dtype dtype = (gb_dtype)rnn.dtype;
+  GB_TRY(gb_call_output(call, GB_OUT_AT(rnn_backward, dx), 3, in->x->shape, dtype));
+  GB_TRY(gb_call_output(call, GB_OUT_AT(rnn_backward, dh), 3, in->h->shape, dtype));
+  if (in->c) GB_TRY(gb_call_output(call, GB_OUT_AT(rnn_backward, dc), 3, in->c->shape, dtype));
+  return attrs->weights.integer ? gb_call_output(call, GB_OUT_AT(rnn_backward, dpacked), 1, in->packed->shape, dtype)
+                                : GB_OK;
+}
+
+/* The gradient of one weight out of the packed one, where its sum is kept if it has none yet. */
+static gb_status take_weight(gb_grad_call *grad, const gb_rnn *rnn, gb_tensor *dpacked, int which) {
+  const gb_attrs_rnn *attrs = GB_ATTRS(grad, rnn);
+  const int i = GB_IN_AT(rnn, weights) + which;
+  gb_tensor *made = NULL, *sum = i < 32 ? gb_grad_empty_sum(grad, i, (gb_dtype)grad->want[i]) : NULL;
+  GB_TRY(GB_RUN_OUT(grad->context, rnn_unpack, sum ? &sum : NULL, &made, .packed = dpacked, .cell = attrs->cell,
+                    .input = gb_attr_int(rnn->input), .hidden = gb_attr_int(rnn->hidden),
+                    .state = gb_attr_int(rnn->state), .layers = attrs->layers, .bidirectional = attrs->bidirectional,
+                    .bias = attrs->bias, .which = gb_attr_int(which), .dtype = gb_attr_int(grad->want[i])));
+  if (!sum) {
+    grad->in[i] = made;
+    return GB_OK;
+  }
+  gb_drop(&made);
+  grad->settled |= 1u << i;
+  return GB_OK;
+}
+
+static gb_status library_gradient(gb_grad_call *grad) {
+  const gb_in_rnn *saved = GB_SAVED(grad, rnn);
+  const gb_out_rnn *kept = GB_KEPT(grad, rnn), *out = GB_GRAD_OUT(grad, rnn);
+  const gb_attrs_rnn *attrs = GB_ATTRS(grad, rnn);
+  gb_in_rnn *to = GB_GRAD_IN(grad, rnn);
+  gb_out_rnn_backward made = { 0 };
+  const int first = GB_IN_AT(rnn, weights), n = grad->n_in - first;
+  bool any = false;
+  for (int i = 0; i < n; i++) any |= grad->need[first + i];
+  GB_TRY(GB_RUN(grad->context, rnn_backward, &made.dx, .grad = out->y, .grad_h = out->last_h, .grad_c = out->last_c,
+                .x = saved->x, .h = saved->h, .c = saved->c, .lengths = saved->lengths, .packed = saved->packed,
+                .y = kept->y, .reserve = kept->reserve, .cell = attrs->cell, .layers = attrs->layers,
+                .bidirectional = attrs->bidirectional, .bias = attrs->bias, .weights = gb_attr_int(any),
+                .again = gb_attr_int(grad->again)));
+  gb_rnn rnn = { .input = saved->x->shape[2], .state = saved->h->shape[2],
+                 .hidden = saved->c ? saved->c->shape[2] : saved->h->shape[2] };
+  gb_status status = GB_OK;
+  for (int i = 0; status == GB_OK && i < n; i++)
+    if (grad->need[first + i]) status = take_weight(grad, &rnn, made.dpacked, i);
+  if (status == GB_OK) {
+    take(&to->x, GB_NEEDS(grad, rnn, x), &made.dx);
+    take(&to->h, GB_NEEDS(grad, rnn, h), &made.dh);
+    take(&to->c, saved->c && GB_NEEDS(grad, rnn, c), &made.dc);
+  }
+  gb_drop(&made.dx), gb_drop(&made.dh), gb_drop(&made.dc), gb_drop(&made.dpacked);
+  return status;
+}
+
+/* {---- by layers, each of ops ---- */
+
+/* One layer in one direction from the states `at` of h and c. */
+static gb_status run_layer(gb_context *context, const gb_attrs_rnn *attrs, const gb_in_rnn *in, gb_tensor *lengths,
+                           gb_tensor *const *weights, gb_tensor *x, int64_t at, gb_out_recurrent *out) {
+  const gb_attr dim = gb_attr_int(0), place = gb_attr_int(at);
+  const gb_rnn rnn = gb_rnn_of_weights((gb_rnn){ GB_RNN_ATTRS(attrs) }, weights[0], weights[1]);
+  const int64_t each = gb_rnn_each(&rnn);
+  gb_tensor *w[GB_RNN_PROJECTION + 1] = { NULL }, *gates = NULL, *h = NULL, *c = NULL;
+  for (int64_t i = at * each; i < (at + 1) * each; i++) w[gb_rnn_weight_of(&rnn, i).kind] = weights[i];
+  gb_status status = GB_RUN(context, linear, &gates, .x = x, .weight = w[GB_RNN_INPUT], .bias = w[GB_RNN_INPUT_BIAS]);
+  if (status == GB_OK) status = GB_RUN(context, select, &h, .x = in->h, .dim = dim, .position = place);
+  if (status == GB_OK && in->c) status = GB_RUN(context, select, &c, .x = in->c, .dim = dim, .position = place);
+  gb_attr backwards = gb_attr_int(attrs->bidirectional.integer && at % 2);
+  if (status == GB_OK && !w[GB_RNN_PROJECTION])
+    status = GB_RUN(context, recurrent, &out->y, .gates = gates, .weight = w[GB_RNN_STATE],
+                    .bias = w[GB_RNN_STATE_BIAS], .h = h, .c = c, .lengths = lengths, .cell = attrs->cell,
+                    .backwards = backwards);
+  else if (status == GB_OK) {
+    gb_attrs_recurrent of_steps = { .cell = attrs->cell, .backwards = backwards };
+    gb_in_recurrent of_layer = { .gates = gates, .weight = w[GB_RNN_STATE], .bias = w[GB_RNN_STATE_BIAS], .h = h,
+                                 .c = c, .lengths = lengths };
+    status = run_steps(context, &of_steps, &of_layer, w[GB_RNN_PROJECTION], out);
+  }
+  gb_drop(&gates), gb_drop(&h), gb_drop(&c);
+  return status;
+}
+
+/* The states of all layers side by side. */
+static gb_status stack_states(gb_context *context, gb_tensor **states, int64_t count, gb_tensor **out) {
+  return states[0] ? GB_RUN(context, stack, out, .xs = states, .dim = gb_attr_int(0), .count = (int)count) : GB_OK;
+}
+
+/* All layers: y, last_h and last_c. states has room for 2 * count of them, and 0 in it. */
+static gb_status run_layers(gb_context *context, const gb_attrs_rnn *attrs, const gb_in_rnn *in, gb_tensor *lengths,
+                            gb_tensor *const *weights, gb_tensor **states, int64_t count, gb_out_rnn *out) {
+  const int64_t directions = attrs->bidirectional.integer ? 2 : 1;
+  gb_tensor *sides[2] = { NULL };
+  gb_status status = GB_OK;
+  follow(&out->y, in->x);
+  for (int64_t at = 0; status == GB_OK && at < count; at++) {
+    gb_out_recurrent one = { 0 };
+    status = run_layer(context, attrs, in, lengths, weights, out->y, at, &one);
+    states[at] = one.last_h, states[count + at] = one.last_c;
+    sides[at % directions] = one.y;
+    if (status != GB_OK || at % directions != directions - 1) continue;
+    gb_drop(&out->y);
+    if (directions == 1) out->y = sides[0], sides[0] = NULL;
+    else status = GB_RUN(context, cat, &out->y, .xs = sides, .dim = gb_attr_int(-1), .count = 2);
+    gb_drop(&sides[0]), gb_drop(&sides[1]);
+  }
+  gb_drop(&sides[0]), gb_drop(&sides[1]);
+  if (status == GB_OK) status = stack_states(context, states, count, &out->last_h);
+  return status == GB_OK ? stack_states(context, states + count, count, &out->last_c) : status;
+}
+
+static gb_status gradient_by_layers(gb_grad_call *grad) {
+  const gb_attrs_rnn *attrs = GB_ATTRS(grad, rnn);
+  const gb_out_rnn *out = GB_GRAD_OUT(grad, rnn);
+  gb_context *context = grad->context;
+  int64_t count = attrs->layers.integer * (attrs->bidirectional.integer ? 2 : 1);
+  gb_tensor **inputs = calloc((size_t)(grad->n_in + 2 * count), sizeof *inputs), *lengths = NULL;
+  if (!inputs) return gb_fail(context, GB_EMEMORY, "out of memory for %d inputs", grad->n_in);
+  gb_tensor **states = inputs + grad->n_in, *of_host = GB_SAVED(grad, rnn)->lengths;
+  gb_out_rnn made = { 0 };
+  gb_status status = of_host ? gb_tensor_on(of_host, GB_SAVED(grad, rnn)->x->storage->device, &lengths) : GB_OK;
+  for (int i = 0; status == GB_OK && i < grad->n_in; i++)
+    if (i != GB_IN_AT(rnn, lengths) && i != GB_IN_AT(rnn, packed))
+      status = set_apart(context, grad->saved[i], &inputs[i]);
+  if (status == GB_OK)
+    status = run_layers(context, attrs, (const gb_in_rnn *)(const void *)inputs, lengths,
+                        inputs + GB_IN_AT(rnn, weights), states, count, &made);
+  if (status == GB_OK)
+    status = differentiate(grad, inputs, (gb_tensor *[]){ made.y, made.last_h, made.last_c },
+                           (gb_tensor *[]){ out->y, out->last_h, out->last_c });
+  for (int64_t i = 0; i < grad->n_in + 2 * count; i++) gb_drop(&inputs[i]);
+  gb_drop(&made.y), gb_drop(&made.last_h), gb_drop(&made.last_c), gb_drop(&lengths);
+  free(inputs);
+  return status;
+}
+
+/* ----} */
+
+static gb_status rnn_gradient(gb_grad_call *grad) {
+  return grad->create_graph ? gradient_by_layers(grad) : library_gradient(grad);
 }
 
 /* ====} */
@@ -293,5 +602,12 @@ const gb_op_impl gb_family_recurrent[] = {
                GB_SAVE_IN(recurrent, h) | GB_SAVE_IN(recurrent, c) | GB_SAVE_IN(recurrent, lengths),
     .save_out = GB_SAVE_OUT(recurrent, y) | GB_SAVE_OUT(recurrent, units) | GB_SAVE_OUT(recurrent, cells) },
   { .op = GB_OP_recurrent_backward, .check = recurrent_backward_check },
+  { .op = GB_OP_rnn_pack, .check = rnn_pack_check },
+  { .op = GB_OP_rnn_unpack, .check = rnn_unpack_check },
+  { .op = GB_OP_rnn, .check = rnn_check, .gradient = rnn_gradient,
+    .save_in = GB_SAVE_IN(rnn, x) | GB_SAVE_IN(rnn, h) | GB_SAVE_IN(rnn, c) | GB_SAVE_IN(rnn, lengths) |
+               GB_SAVE_IN(rnn, packed) | GB_SAVE_IN(rnn, weights),
+    .save_out = GB_SAVE_OUT(rnn, y) | GB_SAVE_OUT(rnn, reserve) },
+  { .op = GB_OP_rnn_backward, .check = rnn_backward_check },
   { .op = GB_OP_COUNT },
 };

@@ -24,6 +24,15 @@ typedef struct gb_device_info { char name[256]; int64_t major, minor, multiproce
  * than the library's first choice, and the microseconds of one launch of each by that choice and by the best. */
 typedef struct gb_tuned { int64_t choices, taken, refused, timed, improved; double first, best; } gb_tuned;
 
+/* Recurrent layers as a library sees them. state: the features of h, fewer than hidden where it is projected. */
+typedef struct gb_rnn {
+  int64_t cell, layers, time, batch, input, hidden, state; /* cell: a GB_WORD */
+  int32_t dtype, bidirectional, bias, lengths;             /* lengths: sequences may end before `time` */
+} gb_rnn;
+
+/* What it takes for them: bytes of packed weights, and of what forward keeps for backward. */
+typedef struct gb_rnn_room { int64_t packed, reserve; } gb_rnn_room;
+
 /* Compute call->out from call->in. Shapes, dtypes and devices were checked and the outputs allocated. Never calls
  * dispatch. */
 typedef gb_status (*gb_kernel)(struct gb_op_call *call);
@@ -89,6 +98,9 @@ typedef struct gb_backend {
   void (*unmark)(void *state, void *mark);
   /* Is the kernel of this op of no use here, since a library is missing? It may open the library. NULL: never. */
   bool (*lacks)(void *state, int op);
+  /* Do recurrent layers run in a library, by the ops rnn and those beside it? Where they do not, the reason is told
+   * once. NULL: never. */
+  bool (*runs_rnn)(void *state, const gb_rnn *rnn, gb_rnn_room *room);
   /* The table of algorithms of products: time new ones while it is on; read a text, if there is one, and tell; write it
    * as snprintf does, once it was told. NULL: there is no choice. */
   gb_status (*tune)(void *state, bool on);

@@ -5,10 +5,16 @@
 -- where one has ended, its state stays and its output is zero, in either direction. Under autocast y and the states
 -- have 16 bits; between two steps of a layer the cell state is float32. Cells, and layers with projections, run step by
 -- step, by ops of their own.
+--
+-- Where a device has a library for layers (cuDNN), all of them are one call of the op `rnn`, projections included. It
+-- takes the weights in one vector, which is kept with the module until one of them changes. Layers with dropout between
+-- them go one by one, so that the random numbers are those of the other ways. What the library keeps between two steps
+-- is its own choice.
 
 local gb, native = ...
 local fail, drop = native.fail, native.drop
-local fused = native.inner.recurrent
+local fused, library, pack = native.inner.recurrent, native.inner.rnn, native.inner.rnn_pack
+local versions_of, has_library = native.versions_of, native.has_library
 local layer, method, parameter = native.layer, native.layer_method, native.empty_parameter
 local nn = gb.nn
 local F, init = nn.functional, nn.init
@@ -125,8 +131,8 @@ end
 
 -- {==== layers ====
 
--- The lengths as an integer vector on a device.
-local function lengths_of(lengths, time, batch, device, who)
+-- The lengths as an integer vector on the host.
+local function lengths_of(lengths, time, batch, who)
   if gb.is_tensor(lengths) then
     if lengths.ndim ~= 1 then fail(format("%s: lengths is a vector, got %d dimensions", who, lengths.ndim)) end
     lengths = lengths:tolist()
@@ -138,7 +144,7 @@ local function lengths_of(lengths, time, batch, device, who)
         tostring(length), time))
     end
   end
-  return gb.tensor(lengths, { dtype = "int64", device = device })
+  return gb.tensor(lengths, { dtype = "int64", device = "cpu" })
 end
 
 -- bool [time, batch, 1]: is there still an element of the sequence?
@@ -214,6 +220,74 @@ local function first_states(self, kind, state, batch, x, batched, who)
   return parts[1], parts[2]
 end
 
+-- The states of layer i in each direction.
+local function states_of(self, state, i)
+  local directions = self.bidirectional and 2 or 1
+  return state and state:narrow(1, (i - 1) * directions + 1, directions)
+end
+
+-- Weights of layers first .. last, in the order that the op takes them.
+local function list_weights(self, first, last)
+  local list = {}
+  for i = first, last do
+    for d = 1, self.bidirectional and 2 or 1 do
+      local w = weights_of(self, format("_l%d%s", i - 1, d == 2 and "_reverse" or ""))
+      for _, name in ipairs { "ih", "hh", "bias_ih", "bias_hh", "hr" } do list[#list + 1] = w[name] end
+    end
+  end
+  return list
+end
+
+-- What was packed for a module: packs[module][first layer] = { versions, dtype, packed, weights }. The weights are held
+-- so that no other tensor can pass for one of them.
+local packs = setmetatable({}, { __mode = "k" })
+
+-- The weights in one vector, packed again only where one has changed since or another dtype is asked for. Where nobody
+-- knows whether one has (versions is nil), they are packed for this call alone: then false comes behind them.
+local function packed_weights(self, first, weights, dtype, o)
+  local versions, kept = versions_of(weights), packs[self]
+  if not kept then
+    kept = {}
+    packs[self] = kept
+  end
+  local last = kept[first]
+  local same = versions and last and last.versions == versions and last.dtype == dtype and #last.weights == #weights
+  for i = 1, same and #weights or 0 do same = same and rawequal(last.weights[i], weights[i]) end
+  if same then return last.packed, true end
+  kept[first] = nil
+  if last then drop(last.packed) end
+  local packed = gb.no_grad(pack, weights, o)
+  if versions then kept[first] = { versions = versions, dtype = dtype, packed = packed, weights = weights } end
+  return packed, versions ~= nil
+end
+
+-- Layers first .. last in one call of the library: y, h and c; or nothing, where it does not run them.
+local function run_library(self, kind, x, h, c, lengths, first, last)
+  local weights = list_weights(self, first, last)
+  local o = { cell = kind.op or self.nonlinearity, layers = last - first + 1, bidirectional = self.bidirectional,
+    bias = self["bias_ih_l" .. first - 1] ~= nil }
+  local dtype = has_library(x, h, c, lengths ~= nil, weights, o.cell, o.layers, o.bidirectional, o.bias)
+  if not dtype then return nil end
+  local packed, kept = packed_weights(self, first, weights, dtype, o)
+  local y, last_h, last_c = library(x, h, c, lengths, packed, weights, o)
+  if not kept then drop(packed) end
+  return y, last_h, last_c
+end
+
+-- All layers by the library, or nothing where it does not run them.
+local function run_by_library(self, kind, x, h0, c0, lengths)
+  local drops = self.num_layers > 1 and self.dropout > 0 and self.training
+  if not drops then return run_library(self, kind, x, h0, c0, lengths, 1, self.num_layers) end
+  local last_h, last_c = {}, {}
+  for i = 1, self.num_layers do
+    local y, h, c = run_library(self, kind, x, states_of(self, h0, i), states_of(self, c0, i), lengths, i, i)
+    if not y then return nil end
+    x, last_h[i], last_c[i] = y, h, c
+    if i < self.num_layers then x = of(function(z) return F.dropout(z, self.dropout, true) end, x) end
+  end
+  return x, gb.cat(last_h, 1), c0 and gb.cat(last_c, 1)
+end
+
 -- All layers over x [time, batch, inputs]: y, and the last states of each layer and direction.
 local function run_layers(self, kind, x, h0, c0, lengths, valid)
   local last_h, last_c = {}, {}
@@ -246,12 +320,15 @@ local function forward(self, kind, who, x, state, o)
   elseif self.batch_first then x = x:transpose(1, 2) end
   local time, batch = x:size(1), x:size(2)
   if time == 0 then fail(format("%s: x has no time steps", who)) end
-  local lengths = o.lengths and lengths_of(o.lengths, time, batch, x.device, who)
+  local host = o.lengths and lengths_of(o.lengths, time, batch, who)
+  local lengths = host and host:to(x.device)
   local valid = lengths and valid_steps(lengths, time)
   -- what lies beyond may be NaN, which 0 times it would bring into gradients
   if valid then x = gb.where(valid, x, 0) end
   local h0, c0 = first_states(self, kind, state, batch, x, batched, who)
-  local y, h, c = run_layers(self, kind, x, h0, c0, lengths, valid)
+  local y, h, c
+  if x.device ~= "cpu" then y, h, c = run_by_library(self, kind, x, h0, c0, host) end
+  if not y then y, h, c = run_layers(self, kind, x, h0, c0, lengths, valid) end
   if not batched then y, h, c = y:squeeze(2), h:squeeze(2), c and c:squeeze(2)
   elseif self.batch_first then y = y:transpose(1, 2) end
   return y, kind.cell and { h, c } or h
