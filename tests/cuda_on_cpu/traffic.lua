@@ -4,9 +4,9 @@
 --
 --   build-emulate/gibbous tests/cuda_on_cpu/traffic.lua [--write]     (docs/cuda.md has the variables it wants)
 --
--- Steps of a small GPT-2 as recipes/gpt2.lua makes it, and of a narrow ResNet-50, in bf16-mixed, are measured at two
--- sizes each. The table has a formula of the sizes for each kernel of each op; what they give for GPT-2 124M and for
--- ResNet-50 stands beside them. --write measures more sizes and finds the formulas: of each row the fewest terms, of
+-- Steps of a small GPT-2 as recipes/gpt2.lua makes it, of a narrow ResNet-50 and of a small language model of LSTMs, in
+-- bf16-mixed, are measured at two sizes each. The table has a formula of the sizes for each kernel of each op; what they
+-- give for GPT-2 124M, for ResNet-50 and for LSTMs of 512 features stands beside them. --write measures more sizes and finds the formulas: of each row the fewest terms, of
 -- those below, that give all of them. What convolutions launch beside the library's is a copy of a layout.
 
 local gb = require "gibbous"
@@ -118,6 +118,29 @@ local function resnet50_step(z)
   end
 end
 
+-- A language model of z.L layers of LSTMs of z.C features over z.V ids, and its step on z.B sequences of z.T.
+local function lstm_step(z)
+  gb.manual_seed(3)
+  local precision = amp.precision("bf16-mixed")
+  local Net = nn.Module:extend("Net")
+  function Net:init()
+    self.tokens, self.lstm = nn.Embedding(z.V, z.C), nn.LSTM(z.C, z.C, { num_layers = z.L })
+    self.head = nn.Linear(z.C, z.V, { bias = false })
+  end
+  function Net:loss(ids, targets)
+    return F.linear_cross_entropy((self.lstm(self.tokens(ids))):flatten(1, 2), self.head.weight, targets:flatten())
+  end
+  local model = Net():to("cuda", precision)
+  local opt, parameters = optim.AdamW(model:parameters(), { lr = 1e-3 }), model:parameters()
+  local ids = gb.arange(z.T * z.B, { dtype = "int64" }):remainder(z.V):reshape(z.T, z.B)
+  return function()
+    opt:zero_grad()
+    amp.autocast(precision, function() return model:loss(ids, ids) end):backward()
+    nn.utils.clip_grad_norm_(parameters, 1.0)
+    opt:step()
+  end
+end
+
 -- Launches by op and kernel: { [name] = { launches, bytes } }, and the names in the order of their first launch.
 local function sums_of(list)
   local sums, names = {}, {}
@@ -181,6 +204,18 @@ local of_resnet50 = terms_of {
   { "NW", function(z) return z.N * z.W end }, { "NSS", function(z) return z.N * z.S * z.S end },
   { "WW", function(z) return z.W * z.W end }, { "NSSW", function(z) return z.N * z.S * z.S * z.W end },
   { "P", resnet50_parameters },
+}
+
+-- P: parameters. W: those of the recurrent layers. U: ids that occur, at most.
+local of_lstm = terms_of {
+  { "1", function() return 1 end }, { "L", function(z) return z.L end }, { "C", function(z) return z.C end },
+  { "BT", function(z) return z.B * z.T end }, { "LC", function(z) return z.L * z.C end },
+  { "LBC", function(z) return z.L * z.B * z.C end },
+  { "UC", function(z) return math.min(z.B * z.T, z.V) * z.C end }, { "VC", function(z) return z.V * z.C end },
+  { "BTC", function(z) return z.B * z.T * z.C end }, { "LBTC", function(z) return z.L * z.B * z.T * z.C end },
+  { "BTV", function(z) return z.B * z.T * z.V end },
+  { "W", function(z) return z.L * (8 * z.C * z.C + 8 * z.C) end },
+  { "P", function(z) return 2 * z.V * z.C + z.L * (8 * z.C * z.C + 8 * z.C) end },
 }
 
 -- "2 LBTC + 0.5 C" at a size; "at most 2" where it hangs on more than these sizes.
@@ -295,6 +330,16 @@ local models = {
       { N = 2, S = 64, W = 16 }, { N = 4, S = 64, W = 16 }, { N = 2, S = 128, W = 16 }, { N = 2, S = 64, W = 32 },
       { N = 3, S = 96, W = 16 }, { N = 3, S = 64, W = 24 }, { N = 2, S = 96, W = 24 }, { N = 16, S = 64, W = 16 },
     } },
+  { title = "LSTM", step = lstm_step, terms = of_lstm,
+    large = { L = 2, B = 32, T = 64, C = 512, V = 33280 },
+    tested = { { L = 1, B = 4, T = 8, C = 32, V = 64 }, { L = 2, B = 3, T = 8, C = 64, V = 192 } },
+    sizes = {
+      { L = 1, B = 4, T = 8, C = 32, V = 64 }, { L = 2, B = 3, T = 8, C = 64, V = 192 },
+      { L = 2, B = 4, T = 8, C = 32, V = 256 }, { L = 3, B = 8, T = 4, C = 32, V = 64 },
+      { L = 1, B = 2, T = 32, C = 64, V = 128 }, { L = 2, B = 16, T = 4, C = 32, V = 128 },
+      { L = 1, B = 8, T = 16, C = 96, V = 64 }, { L = 4, B = 2, T = 16, C = 32, V = 320 },
+      { L = 1, B = 64, T = 32, C = 32, V = 64 },
+    } },
 }
 
 -- What a step could do without, and how.
@@ -349,6 +394,13 @@ A step whose norm is above the limit moves 8 bytes a parameter more, in clip_ker
 torchvision's model, channels last, bf16-mixed, SGD with momentum. N pictures of S x S, W channels behind the first
 convolution, 1,000 classes. The last three columns are of N = 256, S = 224, W = 64. Launches of convolutions beside the
 library's are copies between layouts.
+]],
+  ["LSTM"] = [[
+A language model, bf16-mixed, AdamW, clipped. L layers of C features, B sequences of T steps, V ids, P parameters, W of
+them the recurrent layers'; U ids that occur. The last three columns are of L = 2, B = 32, T = 64, C = 512, V = 33,280.
+A call of cuDNN's recurrent layers counts as one launch, though it makes several for each step, and with what it reads
+and writes at least: operands, weights once, and what it keeps for backward. Weights are packed once a step (rnn_pack),
+and each gradient is brought from the packed one to where its sum is kept (rnn_unpack).
 ]],
 }
 
