@@ -5,9 +5,10 @@
 --   build-emulate/gibbous tests/cuda_on_cpu/traffic.lua [--write]     (docs/cuda.md has the variables it wants)
 --
 -- Steps of a small GPT-2 as recipes/gpt2.lua makes it, of a narrow ResNet-50 and of a small language model of LSTMs, in
--- bf16-mixed, are measured at two sizes each. The table has a formula of the sizes for each kernel of each op; what they
--- give for GPT-2 124M, for ResNet-50 and for LSTMs of 512 features stands beside them. --write measures more sizes and finds the formulas: of each row the fewest terms, of
--- those below, that give all of them. What convolutions launch beside the library's is a copy of a layout.
+-- bf16-mixed, are measured at two sizes each. The table has a formula of the sizes for each kernel of each op; what
+-- they give for GPT-2 124M, for ResNet-50 and for LSTMs of 512 features stands beside them. --write measures more sizes
+-- and finds the formulas: of each row the fewest terms, of those below, that give all of them. What convolutions launch
+-- beside the library's is a copy of a layout.
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
