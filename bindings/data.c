@@ -526,7 +526,9 @@ static int shuffled(lua_State *L) {
                      "batches = n), or cut them as they lie (tokens:split, dataset:subset)", n, INT_MAX - 1);
   gbl_charge(L, (uint64_t)n);
   int64_t *order = lua_newuserdatauv(L, sizeof *order * (size_t)(n + 1), 0);
-  gb_permutation((uint64_t)luaL_checkinteger(L, 2), (uint64_t)luaL_checkinteger(L, 3), n, order);
+  gb_stopper stop = gb_stopper_of(gbl_context(L));
+  if (!gb_permutation((uint64_t)luaL_checkinteger(L, 2), (uint64_t)luaL_checkinteger(L, 3), n, order, &stop))
+    gbl_check_status(L, gb_fail(gbl_context(L), GB_EINTERRUPT, "interrupted"));
   lua_createtable(L, (int)n, 0);
   uint64_t steps = 0;
   for (int64_t i = 0; i < n; i++) {

@@ -169,8 +169,10 @@ static int weighted(lua_State *L) {
     weights[i] = lua_tonumber(L, -1);
     lua_pop(L, 1);
   }
-  gb_weighted((uint64_t)luaL_checkinteger(L, 4), (uint64_t)luaL_checkinteger(L, 5), weights, n, weights + n,
-              lua_toboolean(L, 3), count, order);
+  gb_stopper stop = gb_stopper_of(gbl_context(L));
+  if (!gb_weighted((uint64_t)luaL_checkinteger(L, 4), (uint64_t)luaL_checkinteger(L, 5), weights, n, weights + n,
+                   lua_toboolean(L, 3), count, order, &stop))
+    gbl_check_status(L, gb_fail(gbl_context(L), GB_EINTERRUPT, "interrupted"));
   push_order(L, order, count);
   return 1;
 }
@@ -185,8 +187,11 @@ static int bucketed(lua_State *L) {
     lengths[i] = lua_tointeger(L, -1);
     lua_pop(L, 1);
   }
-  gb_bucketed((uint64_t)luaL_checkinteger(L, 5), (uint64_t)luaL_checkinteger(L, 6), lengths, n,
-              luaL_checkinteger(L, 2), luaL_checkinteger(L, 3), lua_toboolean(L, 4), lengths + n, lengths + 2 * n);
+  gb_stopper stop = gb_stopper_of(gbl_context(L));
+  if (!gb_bucketed((uint64_t)luaL_checkinteger(L, 5), (uint64_t)luaL_checkinteger(L, 6), lengths, n,
+                   luaL_checkinteger(L, 2), luaL_checkinteger(L, 3), lua_toboolean(L, 4), lengths + n, lengths + 2 * n,
+                   &stop))
+    gbl_check_status(L, gb_fail(gbl_context(L), GB_EINTERRUPT, "interrupted"));
   push_order(L, lengths + 2 * n, n);
   return 1;
 }

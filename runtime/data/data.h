@@ -76,20 +76,26 @@ gb_status gb_tokens_read(const gb_tokens *tokens, int64_t first, int64_t count, 
 
 /* {==== shuffle.c: orders that are a function of (seed, epoch) ==== */
 
+/* Who may end the making of a long order, asked after every piece of it. Where one is given, false says that it ended
+ * so; then what was written is no order. */
+typedef struct gb_stopper { bool (*asks)(void *user); void *user; } gb_stopper;
+/* The wish of a context to stop, on the thread that runs it. */
+gb_stopper gb_stopper_of(gb_context *context);
+
 /* A whole number in 0 .. limit - 1 that depends on nothing but (seed, epoch, index); limit is at least 1. */
 int64_t gb_sample(uint64_t seed, uint64_t epoch, uint64_t index, int64_t limit);
 /* Put the numbers 0 .. count - 1 in a random order (Fisher and Yates). */
-void gb_permutation(uint64_t seed, uint64_t epoch, int64_t count, int64_t *out);
+bool gb_permutation(uint64_t seed, uint64_t epoch, int64_t count, int64_t *out, const gb_stopper *stop);
 /* Draw `count` of the numbers 0 .. n - 1 by their weights, which are finite, not negative and not all 0. With
  * replacement by their running sums; without it the largest of log(u) / weight come first (Efraimidis and Spirakis
  * 2006), and at least `count` weights are above 0. room: n doubles. */
-void gb_weighted(uint64_t seed, uint64_t epoch, const double *weights, int64_t n, double *room, bool replacement,
-                 int64_t count, int64_t *out);
+bool gb_weighted(uint64_t seed, uint64_t epoch, const double *weights, int64_t n, double *room, bool replacement,
+                 int64_t count, int64_t *out, const gb_stopper *stop);
 /* An order of 0 .. n - 1 in which the numbers of a batch have about the same length. Shuffled: numbers are put in a
  * random order, so many batches of it at a time are sorted by length, and the full batches change places; else all are
  * sorted. room: n numbers. */
-void gb_bucketed(uint64_t seed, uint64_t epoch, const int64_t *lengths, int64_t n, int64_t batch_size, int64_t window,
-                 bool shuffle, int64_t *room, int64_t *out);
+bool gb_bucketed(uint64_t seed, uint64_t epoch, const int64_t *lengths, int64_t n, int64_t batch_size, int64_t window,
+                 bool shuffle, int64_t *room, int64_t *out, const gb_stopper *stop);
 
 /* ====} */
 

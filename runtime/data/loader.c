@@ -181,13 +181,25 @@ static gb_loader_position after(const gb_loader *loader, gb_loader_position at) 
       : (gb_loader_position){ at.epoch + 1, 0 };
 }
 
-/* Fill indices[] with the samples of a batch; gives their number. */
+/* The loader's thread ends when the loader is closed; where the consumer makes a batch, its wish to stop counts. */
+static bool is_to_stop(void *user) {
+  gb_loader *loader = user;
+  if (!loader->has_thread) return gb_is_stopping(loader->context);
+  pthread_mutex_lock(&loader->mutex);
+  bool stop = loader->stop;
+  pthread_mutex_unlock(&loader->mutex);
+  return stop;
+}
+
+/* Fill indices[] with the samples of a batch; gives their number, or -1: it is to end. */
 static int64_t choose_samples(gb_loader *loader, gb_loader_position at) {
   const gb_loader_options *options = &loader->options;
   int64_t count = loader->dataset->count, first = at.batch * options->batch_size;
   int64_t n = options->random_batches || count - first > options->batch_size ? options->batch_size : count - first;
   if (options->shuffle && loader->order_epoch != at.epoch) {
-    gb_permutation(options->seed, (uint64_t)at.epoch, count, loader->order);
+    loader->order_epoch = -1;
+    if (!gb_permutation(options->seed, (uint64_t)at.epoch, count, loader->order, &(gb_stopper){ is_to_stop, loader }))
+      return -1;
     loader->order_epoch = at.epoch;
   }
   for (int64_t i = 0; i < n; i++) {
@@ -241,6 +253,7 @@ static void fill(gb_loader *loader, gb_loader_position at, batch *b, void *const
 static void make_batch(gb_loader *loader, gb_loader_position at, batch *b) {
   void *data[GB_MAX_COLUMNS];
   *b = (batch){ .n = choose_samples(loader, at) };
+  if (b->n < 0) { *b = (batch){ .status = GB_EINTERRUPT, .error = "interrupted" }; return; }
   for (int c = 0; c < loader->dataset->columns && b->status == GB_OK; c++) {
     b->buffer[c] = buffer_take(loader, c);
     if (b->buffer[c]) data[c] = buffer_data(b->buffer[c]);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/piece.h"
 #include "check.h"
 #include "data/loader.h"
 #include "data/readers.h"
@@ -22,25 +23,49 @@ static void test_permutation(void) {
   enum { N = 1000 };
   static int64_t a[N], b[N];
   static char seen[N];
-  gb_permutation(1, 0, N, a);
+  gb_permutation(1, 0, N, a, NULL);
   int once = 0, moved = 0;
   for (int i = 0; i < N; i++) once += a[i] >= 0 && a[i] < N && !seen[a[i]]++;
   for (int i = 0; i < N; i++) moved += a[i] != i;
   CHECK(once == N && moved > N - 20);
-  gb_permutation(1, 0, N, b);
+  gb_permutation(1, 0, N, b, NULL);
   CHECK(!memcmp(a, b, sizeof a));
-  gb_permutation(1, 1, N, b);
+  gb_permutation(1, 1, N, b, NULL);
   CHECK(memcmp(a, b, sizeof a));
-  gb_permutation(2, 0, N, b);
+  gb_permutation(2, 0, N, b, NULL);
   CHECK(memcmp(a, b, sizeof a));
-  gb_permutation(5, 0, 0, a);
-  gb_permutation(5, 0, 1, a);
+  gb_permutation(5, 0, 0, a, NULL);
+  gb_permutation(5, 0, 1, a, NULL);
   CHECK(a[0] == 0);
   /* These orders are in people's checkpoints: they must never change. */
   static const int64_t kept[10] = { 2, 6, 0, 3, 5, 7, 8, 1, 4, 9 };
-  gb_permutation(42, 3, 10, a);
+  gb_permutation(42, 3, 10, a, NULL);
   CHECK(!memcmp(a, kept, sizeof kept));
   CHECK(gb_sample(42, 3, 0, 1000000) == 585200);
+}
+
+static bool count_looks(void *looks) { return ++*(int *)looks == 3; }
+
+/* Who may end the making of an order is asked after every piece, and heeded; one who is not asked changes nothing. */
+static void test_stops(void) {
+  enum { N = 3 * (GB_PIECE / 32) + 5 };
+  static int64_t order[N], same[N], lengths[N], more[N];
+  static double weights[N], room[N];
+  int looks = 0;
+  gb_stopper stop = { count_looks, &looks };
+  for (int i = 0; i < N; i++) weights[i] = 1, lengths[i] = i % 7;
+  CHECK(!gb_permutation(1, 0, N, order, &stop) && looks == 3);
+  looks = 3;
+  CHECK(gb_permutation(1, 0, N, order, &stop) && looks >= 6 && looks <= 7);
+  CHECK(gb_permutation(1, 0, N, same, NULL) && !memcmp(order, same, sizeof order));
+  for (int replacement = 0; replacement < 2; replacement++) {
+    looks = 0;
+    CHECK(!gb_weighted(1, 0, weights, N, room, replacement, N, order, &stop) && looks == 3);
+  }
+  for (int shuffle = 0; shuffle < 2; shuffle++) {
+    looks = shuffle ? 0 : 2;
+    CHECK(!gb_bucketed(1, 0, lengths, N, 4, 100, shuffle, more, order, &stop) && looks == 3);
+  }
 }
 
 /* Every place is as likely as any other, within what 60,000 trials allow. */
@@ -48,7 +73,7 @@ static void test_uniform(void) {
   int count[6][6] = { { 0 } }, drawn[7] = { 0 }, good = 0;
   for (uint64_t seed = 0; seed < 60000; seed++) {
     int64_t order[6];
-    gb_permutation(seed, 0, 6, order);
+    gb_permutation(seed, 0, 6, order, NULL);
     for (int i = 0; i < 6; i++) count[i][order[i]]++;
     drawn[gb_sample(9, 0, seed, 7)]++;
   }
@@ -95,6 +120,22 @@ static int64_t three_epochs(gb_loader *loader, int64_t *row) {
     length += n;
   }
   return length;
+}
+
+/* An order that a wish to stop cut off is made anew, whole, with the next batch. */
+static void test_stopped_order(void) {
+  enum { N = GB_PIECE / 16 };
+  static int64_t order[N];
+  int64_t got[4];
+  gb_dataset *set = numbers(N);
+  gb_loader *loader = open_over(set, (gb_loader_options){ .batch_size = 4, .shuffle = true, .seed = 6 });
+  gb_permutation(6, 0, N, order, NULL);
+  gb_interrupt(context);
+  CHECK(next_numbers(loader, got) == -1 && gb_error_code(context) == GB_EINTERRUPT);
+  gb_interrupt_clear(context);
+  CHECK(next_numbers(loader, got) == 4 && !memcmp(got, order, sizeof got));
+  gb_loader_close(loader);
+  gb_dataset_release(set);
 }
 
 /* Prefetching changes nothing; every order is what it should be. */
@@ -557,6 +598,8 @@ int main(void) {
   CHECK(gb_context_open(NULL, &context) == GB_OK);
   test_permutation();
   test_uniform();
+  test_stops();
+  test_stopped_order();
   if (!context) return check_report();
   test_orders();
   test_options();
