@@ -62,6 +62,8 @@ gb_dtype gbl_check_dtype(lua_State *L, int arg, const char *who) {
   for (size_t i = 0; i < sizeof ported_dtypes / sizeof *ported_dtypes; i++)
     if (!strcmp(name, ported_dtypes[i].name))
       gbl_error(L, "%s: unknown dtype '%s'; it is '%s' here", who, name, gb_dtype_name(ported_dtypes[i].dtype));
+  if (!strcmp(name, "cpu") || !strncmp(name, "cuda", 4))
+    gbl_error(L, "%s: '%s' is a device; here stands a dtype, such as 'bfloat16'", who, name);
   const char *nearest = gbl_nearest(name, dtype_names);
   if (nearest) gbl_error(L, "%s: unknown dtype '%s'; did you mean '%s'?", who, name, nearest);
   luaL_Buffer known;

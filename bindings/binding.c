@@ -245,8 +245,17 @@ int gbl_check_status(lua_State *L, gb_status status) {
 int gbl_bad_argument(lua_State *L, const char *who, const char *name,
                      const char *text) { return gbl_error(L, "%s: '%s' %s", who, name, text); }
 
+bool gbl_is_callable(lua_State *L, int arg) {
+  if (lua_type(L, arg) == LUA_TFUNCTION) return true;
+  if (luaL_getmetafield(L, arg, "__call") == LUA_TNIL) return false;
+  bool is_refusal = luaL_getmetafield(L, arg, "__uncallable") != LUA_TNIL;
+  lua_pop(L, is_refusal ? 2 : 1);
+  return !is_refusal;
+}
+
 const char *gbl_type_name(lua_State *L, int arg) {
   if (gbl_test_tensor(L, arg)) return "a tensor";
+  if (luaL_testudata(L, arg, "gibbous.tensor")) return "a tensor that was freed";
   if (luaL_getmetafield(L, arg, "__name") == LUA_TSTRING) {
     const char *name = lua_tostring(L, -1);
     lua_pop(L, 1); /* the metatable keeps it */

@@ -101,6 +101,8 @@ void gbl_check_stack(lua_State *L);
 int gbl_check_status(lua_State *L, gb_status status);
 /* As luaL_argerror with the recipe's position: "who: 'name' <text>". */
 int gbl_bad_argument(lua_State *L, const char *who, const char *name, const char *text);
+/* Is the value at arg a function, or what has __call? Not where __uncallable says that it is there to say why not. */
+bool gbl_is_callable(lua_State *L, int arg);
 /* "number", "tensor", "gibbous.optimizer", ... of the value at arg. */
 const char *gbl_type_name(lua_State *L, int arg);
 /* The name in the NULL-ended list that is nearest to `name` (edit distance at most a third of its length, at least 1),

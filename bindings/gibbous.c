@@ -13,6 +13,7 @@ static const char gb_key = 0; /* of the registry: the table gb */
 /* {==== Tables ==== */
 
 bool gbl_is_library(lua_State *L, int index) {
+  if (lua_isnone(L, index)) return false; /* what is pushed would lie there */
   index = lua_absindex(L, index);
   lua_rawgetp(L, LUA_REGISTRYINDEX, &gb_key);
   bool is_gb = lua_rawequal(L, -1, index);

@@ -362,11 +362,8 @@ static gb_modes read_autocast(lua_State *L, const gbl_call *call, const gbl_valu
 static int autocast(lua_State *L, gbl_call *call) {
   const gbl_value *precision = gbl_argument(call, "precision"), *fn = gbl_argument(call, "fn");
   bool leads = precision->given && !strcmp(precision->kind, "function"); /* autocast(fn, ...) */
-  if (!leads && fn->given && lua_type(L, fn->index) != LUA_TFUNCTION) {
-    if (luaL_getmetafield(L, fn->index, "__call") == LUA_TNIL)
-      return gbl_refuse(call, "'fn' must be a function, got %s", gbl_type_name(L, fn->index));
-    lua_pop(L, 1);
-  }
+  if (!leads && fn->given && !gbl_is_callable(L, fn->index))
+    return gbl_refuse(call, "'fn' must be a function, got %s", gbl_type_name(L, fn->index));
   return scope_or_call(L, call, leads ? precision->index : fn->index, GBL_SCOPE_AUTOCAST, "amp.autocast",
                        read_autocast(L, call, precision));
 }

@@ -49,7 +49,16 @@ static const char *const expected[] = {
   [GB_ARG_CHOICE] = "a string", [GB_ARG_TEXT] = "a string", [GB_ARG_DTYPE] = "the name of a dtype",
 };
 
+/* Of two tensors, element by element: what PyTorch has under the name of a reduction. */
+static const struct { gb_op op; const char *of_two; } elementwise[] = {
+  { GB_OP_max, "gb.maximum(x, y)" }, { GB_OP_min, "gb.minimum(x, y)" },
+};
+
 static int wrong_type(const arguments *a, const gb_attr_info *attr, int index) {
+  for (size_t i = 0; i < sizeof elementwise / sizeof *elementwise; i++)
+    if (a->info->op == elementwise[i].op && gbl_test_tensor(a->L, index))
+      return reject(a, "'%s' must be %s, got a tensor; of two tensors, element by element, it is %s", attr->name,
+                    expected[attr->type], elementwise[i].of_two);
   if (lua_type(a->L, index) == LUA_TNUMBER && !isnan(lua_tonumber(a->L, index)))
     return reject(a, "'%s' must be %s, got %.14g", attr->name, expected[attr->type], lua_tonumber(a->L, index));
   return reject(a, "'%s' must be %s, got %s", attr->name, expected[attr->type], gbl_type_name(a->L, index));
@@ -283,6 +292,9 @@ static void read_rest(arguments *a, int index) {
 
 static void check_complete(const arguments *a) {
   const gb_op_info *info = a->info;
+  if (info->n_in && (info->where & GB_WHERE_METHOD) && a->last < a->first)
+    reject(a, "'%s' is missing; a method is called with a colon, %s:%s(...)", info->in[0].name, info->in[0].name,
+           info->name);
   for (int i = 0; i < info->n_in; i++)
     if (i == info->list ? !a->list : !a->in[i] && !a->number[i] && !info->in[i].optional)
       reject(a, "'%s' is missing", info->in[i].name);

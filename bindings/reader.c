@@ -149,8 +149,6 @@ static int wrong_kind(const gbl_call *call, const parameter *p, int index) {
     snprintf(got, sizeof got, "%.14g", lua_tonumber(L, index));
   else if (lua_type(L, index) == LUA_TSTRING)
     snprintf(got, sizeof got, "string '%.60s'", gbl_check_name(L, index, gbl_who(call)));
-  else if (luaL_testudata(L, index, "gibbous.tensor") && !gbl_test_tensor(L, index))
-    snprintf(got, sizeof got, "a tensor that was freed");
   else snprintf(got, sizeof got, "%.80s", gbl_type_name(L, index));
   const char *expected = push_expected(L, p);
   if (p->is_self)
@@ -410,10 +408,7 @@ static bool read_device(gbl_call *call, const parameter *p, int index, gbl_value
 /* A function, or what has __call. */
 static bool read_function(gbl_call *call, const parameter *p, int index, gbl_value *out) {
   (void)p, (void)out;
-  if (lua_type(call->L, index) == LUA_TFUNCTION) return true;
-  if (luaL_getmetafield(call->L, index, "__call") == LUA_TNIL) return false;
-  lua_pop(call->L, 1);
-  return true;
+  return gbl_is_callable(call->L, index);
 }
 
 /* A module; extend is called on a class too. */

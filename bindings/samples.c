@@ -266,9 +266,13 @@ static int concat(lua_State *L) {
 /* type_name(value): as errors say it behind an article. */
 static int type_name(lua_State *L) {
   luaL_checkany(L, 1);
-  lua_pushstring(L, gbl_test_tensor(L, 1) ? "tensor" : gbl_type_name(L, 1));
+  const char *name = gbl_type_name(L, 1);
+  lua_pushstring(L, strncmp(name, "a ", 2) ? name : name + 2);
   return 1;
 }
+
+/* is_callable(value) */
+static int is_callable(lua_State *L) { return lua_pushboolean(L, gbl_is_callable(L, 1)), 1; }
 
 /* {==== What a table's columns are ==== */
 
@@ -412,7 +416,8 @@ static const gbl_function writers[] = {
 static const luaL_Reg natives[] = {
   { "lines", open_lines }, { "latin1", latin1 }, { "folder", folder }, { "weighted", weighted },
   { "bucketed", bucketed }, { "read_batch", read_batch }, { "alike", alike }, { "concat", concat },
-  { "csv_fitted", csv_fitted }, { "type_name", type_name }, { "save_npz", save_npz }, { NULL, NULL },
+  { "csv_fitted", csv_fitted }, { "type_name", type_name }, { "is_callable", is_callable },
+  { "save_npz", save_npz }, { NULL, NULL },
 };
 
 void gbl_open_samples(lua_State *L) {

@@ -226,6 +226,15 @@ static void push_sizes(lua_State *L, int count, const int64_t *sizes) {
   luaL_setmetatable(L, shape_meta);
 }
 
+/* A key that the list does not have. Behind its end there is nothing, as in any list. */
+static int shape_index(lua_State *L) {
+  int64_t position;
+  if (gbl_test_integer(L, 2, &position) && position <= 0)
+    return gbl_error(L, "position %" PRId64 " of a shape: it is a list from 1 on; x:size(-1) is the last size",
+                     position);
+  return lua_pushnil(L), 1;
+}
+
 static int shape_text(lua_State *L) {
   luaL_Buffer text;
   uint64_t steps = 0;
@@ -532,6 +541,11 @@ static int tensor_tostring(lua_State *L) {
   int failed = lua_pcall(L, 1, 1, 0);
   free(text);
   return failed ? lua_error(L) : 1;
+}
+
+static int not_called(lua_State *L) {
+  return gbl_error(L, "a tensor is no function and no iterator; loop over its rows with: for i, row in "
+                     "ipairs(x:unbind()) do");
 }
 
 static int not_ordered(lua_State *L) {
@@ -894,9 +908,11 @@ void gbl_open_tensor(lua_State *L) {
     { "__newindex", tensor_newindex }, { "__len", tensor_len }, { "__tostring", tensor_tostring },
         { "__gc", tensor_gc },
     { "__close", free_handle }, { "__concat", concat }, { "__lt", not_ordered }, { "__le", not_ordered },
+    { "__call", not_called }, { "__pairs", not_called },
         { NULL, NULL },
   };
-  static const luaL_Reg shape[] = { { "__tostring", shape_text }, { "__eq", shape_equal }, { "__concat", concat },
+  static const luaL_Reg shape[] = { { "__index", shape_index }, { "__tostring", shape_text },
+                                    { "__eq", shape_equal }, { "__concat", concat },
                                     { NULL, NULL } };
   gbl_state *state = gbl_get_state(L);
   gbl_define(L, functions);
@@ -910,6 +926,8 @@ void gbl_open_tensor(lua_State *L) {
   lua_pushvalue(L, -1);
   state->tensor_reference = luaL_ref(L, LUA_REGISTRYINDEX);
   gbl_set_functions(L, meta);
+  lua_pushboolean(L, true);
+  gbl_set_raw(L, -2, "__uncallable");
   lua_pushlightuserdata(L, state);
   gbl_push_methods(L);
   lua_pushcclosure(L, tensor_index, 2);

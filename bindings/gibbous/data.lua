@@ -157,6 +157,12 @@ function Loader:__index(key)
   return Loader[key]
 end
 
+Loader.__uncallable = true
+function Loader:__call()
+  loader_of(self)
+  fail("a DataLoader is no iterator; loop over its batches with: for x, y in loader:iter() do")
+end
+
 function Loader:__pairs() loader_of(self) fail("a DataLoader is no table; loop over its batches with: for x, y in \z
   loader:iter() do") end
 

@@ -90,7 +90,7 @@ local function check_parts(who, method, parts)
       fail(format("%s takes a table of parts by name, got the key %s", who, tostring(name)))
     end
     local is_object = type(part) == "table" or type(part) == "userdata" and not is_tensor(part)
-    if name ~= "extra" and not (is_object and part[method]) then
+    if name ~= "extra" and not (is_object and type(part[method]) == "function") then
       fail(format("%s: '%s' has no %s", who, name, method))
     end
   end

@@ -245,7 +245,7 @@ linalg.lstsq = define("gb.linalg.lstsq(A: tensor, B: tensor; rcond?: number) -> 
     local rows, columns = sizes("lstsq", A)
     local vector = B.ndim == 1 or B.ndim == A.ndim - 1 and B.shape[B.ndim] == rows
     if vector then B = B:unsqueeze(-1) end
-    if B.shape[B.ndim - 1] ~= rows then
+    if B.ndim < 2 or B:size(-2) ~= rows then
       fail(format("linalg.lstsq: A %s and B %s do not fit: B needs as many rows as A", shape_text(A), shape_text(B)))
     end
     local rtol, atol = tolerances(A, { rtol = options.rcond })
@@ -638,7 +638,7 @@ end
 
 -- X of A X = B, or A^T X = B, by the factors of A.
 local function lu_solve(LU, pivots, B, adjoint)
-  local n, columns = square("lu_solve", LU), B.shape[B.ndim]
+  local n = square("lu_solve", LU)
   if B.ndim < 2 or B.shape[B.ndim - 1] ~= n then
     fail(format("linalg.lu_solve: LU %s and B %s do not fit: B needs as many rows as LU", shape_text(LU),
       shape_text(B)))
@@ -649,10 +649,10 @@ local function lu_solve(LU, pivots, B, adjoint)
   end
   local order = order_of("lu_solve", in_batch(pivots), n):reshape(pivots.shape)
   -- batches broadcast
-  local batch = {}
-  for i = 1, math.max(LU.ndim, B.ndim) - 2 do
-    local own, other = LU.shape[i + LU.ndim - math.max(LU.ndim, B.ndim)] or 1,
-      B.shape[i + B.ndim - math.max(LU.ndim, B.ndim)] or 1
+  local batch, columns, ndim = {}, B:size(-1), math.max(LU.ndim, B.ndim)
+  for i = 1, ndim - 2 do
+    local at, of = i + LU.ndim - ndim, i + B.ndim - ndim
+    local own, other = at > 0 and LU:size(at) or 1, of > 0 and B:size(of) or 1
     if own ~= other and own ~= 1 and other ~= 1 then
       fail(format("linalg.lu_solve: the batches of LU %s and B %s do not broadcast", shape_text(LU), shape_text(B)))
     end

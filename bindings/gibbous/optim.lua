@@ -38,7 +38,9 @@ local function parameters_of(given, names)
   if gb.nn.is_module(given) then
     fail("optimizer: params is a list of tensors; give model:parameters(), not the model")
   end
-  if type(given) ~= "table" then fail("optimizer: a group needs params, a list of tensors") end
+  if type(given) ~= "table" then
+    fail(format("optimizer: params is a list of tensors, as model:parameters() gives, got a %s", type(given)))
+  end
   local meta = getmetatable(given)
   if names == nil and type(meta) == "table" then names = rawget(meta, "names") end
   local params, first = copy(given), {}

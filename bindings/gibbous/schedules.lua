@@ -455,8 +455,7 @@ end
 
 -- A list of functions has one for each group. What can be called is one function, not a list.
 local function check_functions(o, mine)
-  local meta = type(o.fn) == "table" and getmetatable(o.fn)
-  mine.listed = type(o.fn) == "table" and not (type(meta) == "table" and rawget(meta, "__call"))
+  mine.listed = type(o.fn) == "table" and not native.is_callable(o.fn)
   if not mine.listed then return end
   if #o.fn ~= #mine.base then refuse_functions(mine) end
   for i = 1, #o.fn do

@@ -21,10 +21,7 @@ local function is_table(value) return type(value) == "table" end
 local function is_limit(value)
   return is_count(value) or math_type(value) == "float" and value >= 0 and value <= 1
 end
-local function is_function(value)
-  local meta = type(value) == "table" and getmetatable(value)
-  return type(value) == "function" or type(meta) == "table" and rawget(meta, "__call") ~= nil
-end
+local is_function = native.is_callable
 local function is_any(value) return value ~= nil end
 local function is_time(value) return is_text(value) or is_positive(value) end
 

@@ -164,10 +164,11 @@ gb_status gb_require_ndim(gb_op_call *call, int input, int least, int most) {
   if (least == most) snprintf(wanted, sizeof wanted, "%d", least);
   else if (most >= GB_MAX_NDIM) snprintf(wanted, sizeof wanted, "at least %d", least);
   else snprintf(wanted, sizeof wanted, "%d to %d", least, most);
-  return gb_call_fail(call, GB_ESHAPE, "'%s' must have %s dimension%s, it has %d (shape %s)", input_name(call, input),
+  return gb_call_fail(call, GB_ESHAPE, "'%s' must have %s dimension%s, it has %d (shape %s)%s", input_name(call, input),
                       wanted,
                       least == 1 && (most == 1 || most >= GB_MAX_NDIM) ? "" : "s", t->ndim,
-                          gb_shape_text(t->ndim, t->shape, text, sizeof text));
+                          gb_shape_text(t->ndim, t->shape, text, sizeof text),
+                      input == 0 && t->ndim < least ? "; unsqueeze(1) adds one in front, such as that of a batch" : "");
 }
 
 /* ====} */

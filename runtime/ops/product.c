@@ -47,6 +47,9 @@ typedef struct plan {
 
 static int label_of(char c) { return c <= 'Z' ? c - 'A' : c - 'a' + 26; }
 
+/* A label as the equation has it; a dim that an ellipsis stands for is a dot. */
+static char letter_of(int label) { return (char)(label < 26 ? 'A' + label : label < LETTERS ? 'a' + label - 26 : '.'); }
+
 /* The labels of one operand of ndim dims, or of the result (ndim -1), from the equation up to a comma, an arrow or the
  * end. A result's ellipsis stands for all dims that the operands' did. */
 static gb_status read_labels(plan *p, const char **at, int ndim, int *label, int *count) {
@@ -97,8 +100,7 @@ static gb_status read_result(plan *p, const char *at) {
     int l = p->order[i];
     if (p->kept[l]) return gb_call_fail(p->call, GB_EINVAL, "the result names a label twice");
     if (!p->count[l])
-      return gb_call_fail(p->call, GB_EINVAL, "the result has the label '%c', which no operand has",
-                          l < 26 ? 'A' + l : 'a' + l - 26);
+      return gb_call_fail(p->call, GB_EINVAL, "the result has the label '%c', which no operand has", letter_of(l));
     p->kept[l] = true;
   }
   return GB_OK;
@@ -123,8 +125,8 @@ static gb_status take_diagonals(plan *p, operand *o) {
       int label = o->label[i];
       if (o->x->shape[i] != o->x->shape[k])
         return gb_call_fail(p->call, GB_ESHAPE,
-                            "a label stands twice in one operand, for sizes %" PRId64 " and %" PRId64,
-                            o->x->shape[i], o->x->shape[k]);
+                            "the label '%c' stands twice in one operand, for sizes %" PRId64 " and %" PRId64,
+                            letter_of(label), o->x->shape[i], o->x->shape[k]);
       o->x = GB_CHAIN(&p->chain, diagonal, .x = o->x, .first = gb_attr_int(i), .second = gb_attr_int(k));
       if (!o->x) return p->chain.status;
       drop(o, k), drop(o, i);
@@ -155,8 +157,8 @@ static gb_status drop_single(plan *p, operand *o, const operand *other) {
     int at = find(other, o->label[i]);
     if (at < 0 || o->x->shape[i] == other->x->shape[at] || other->x->shape[at] == 1) continue;
     if (o->x->shape[i] != 1)
-      return gb_call_fail(p->call, GB_ESHAPE, "a label stands for sizes %" PRId64 " and %" PRId64, o->x->shape[i],
-                          other->x->shape[at]);
+      return gb_call_fail(p->call, GB_ESHAPE, "the label '%c' stands for sizes %" PRId64 " and %" PRId64,
+                          letter_of(o->label[i]), o->x->shape[i], other->x->shape[at]);
     o->x = GB_CHAIN(&p->chain, select, .x = o->x, .dim = gb_attr_int(i), .position = gb_attr_int(0));
     if (!o->x) return p->chain.status;
     drop(o, i);

@@ -327,7 +327,7 @@ describe("operators", function()
     end
     expect(function() return x + nil end):to_fail("add")
     expect(function() return x + gb.ones(2) end):to_fail("add")
-    expect(function() return x() end):to_fail("call")
+    expect(function() return x() end):to_fail("no function")
   end)
 end)
 

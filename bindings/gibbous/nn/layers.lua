@@ -190,7 +190,7 @@ local function batch_norm(name, shapes, example, ndim_low, ndim_high)
     if more ~= nil then refuse(self, "x") end
     check_tensor(name, x)
     if x.ndim < ndim_low or x.ndim > ndim_high then
-      fail(format("%s expects %d to %d dimensions, got %d", name, ndim_low, ndim_high, x.ndim))
+      fail(format("%s expects x %s, got [%s]", name, shapes, table.concat(x.shape, ", ")))
     end
     if self.training and self.num_batches_tracked and not gb.is_recomputing() then
       gb.no_grad(function() self.num_batches_tracked:add_(1) end)

@@ -492,9 +492,9 @@ end)
 -- What a module holds of a kind under a name with dots, or an error that says what there is.
 local function part_named(self, kind, name)
   local entries, names = collect(self, kind), {}
-  for i, entry in ipairs(entries) do
+  for _, entry in ipairs(entries) do
     if entry[2] == name then return entry[1] end
-    names[i] = entry[2]
+    if entry[2] ~= "" then names[#names + 1] = entry[2] end
   end
   fail(format("%s holds no %s '%s'%s", class_of(self).__name, kind, name, #names > 0 and #names < 20 and
     "; there are " .. concat(names, ", ") or ""))
