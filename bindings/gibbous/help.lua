@@ -162,7 +162,8 @@ local samples = {
 }
 local examples = { -- where the rule gives what would not run
   einsum = "local y = gb.einsum(\"ij,kj->ik\", x, x)", quantile = "local y = x:quantile(0.5, -1)",
-  nanquantile = "local y = x:nanquantile(0.5, -1)", searchsorted = "local indices = gb.searchsorted(boundaries, x)",
+  nanquantile = "local y = x:nanquantile(0.5, -1)",
+  searchsorted = "local indices = gb.searchsorted(gb.tensor({ 0.2, 0.5 }), x)",
   isin = "local y = gb.isin(x, { values = 2 })", scatter = "local y = x:scatter(2, index, 0.5)",
   renorm = "local y = x:renorm(2, 1, 5)", roll = "local y = x:roll(1, 2)", histc = "local counts = x:histc(10, -1, 1)",
   scatter_reduce = "local y = x:scatter_reduce(2, index, source, \"amax\")",
@@ -175,7 +176,14 @@ local examples = { -- where the rule gives what would not run
   istft = "local y = gb.istft(gb.stft(gb.randn(400), 64, 16), 64, 16)",
   clamp = "local y = x:clamp(0, 1)", expand = "local y = x:expand({ 4, 4 })",
     layer_norm = "local y = F.layer_norm(x, { 4 })",
-  rms_norm = "local y = F.rms_norm(x, { 4 })", add_layer_norm = "local y, sum = F.add_layer_norm(x, residual, { 4 })",
+  rms_norm = "local y = F.rms_norm(x, { 4 })",
+  add_layer_norm = "local y, sum = F.add_layer_norm(x, gb.rand(4, 4), { 4 })",
+  batch_norm = "local y = F.batch_norm(gb.rand(8, 4), nil, nil, nil, nil, { training = true })",
+  polygamma = "local y = x:polygamma(1)", pad = "local y = F.pad(x, { 1, 1 })",
+  col2im = "local y = F.col2im(gb.rand(1, 4, 9), 4, 2)",
+  interpolate = "local y = F.interpolate(gb.rand(1, 1, 4, 4), { scale_factor = 2 })",
+  affine_grid = "local grid = F.affine_grid(gb.rand(2, 2, 3), { 2, 1, 4, 4 })",
+  broadcast_to = "local y = gb.broadcast_to(gb.ones(4), { 2, 4 })",
   max = "local value = x:max() local values, indices = x:max(-1)",
     min = "local value = x:min() local values, indices = x:min(-1)",
 }
