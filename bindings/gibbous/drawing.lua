@@ -179,12 +179,14 @@ local function linear_ticks(low, high, count)
   return ticks, step
 end
 
--- A number on an axis of this step.
+-- A number on an axis of this step, with the digits that tell it from its neighbours.
 local function tick_text(value, step)
   local size = max(abs(value), step)
   if abs(value) < step * 1e-6 then return "0" end
   if size >= 1e6 or size < 1e-3 then
-    local text = gsub(gsub(format("%.3g", value), "e%+?(%-?)0*", "e%1"), "%.?0+e", "e")
+    local digits = min(floor(log(size, 10)) - floor(log(step, 10) + 1e-9) + 1, 17)
+    local text = gsub(gsub(format("%." .. digits .. "g", value), "e%+?(%-?)0*", "e%1"), "(%.%d-)0+e", "%1e")
+    text = gsub(text, "%.e", "e")
     return text
   end
   return format("%." .. max(0, ceil(-log(step, 10) - 1e-9)) .. "f", value)

@@ -105,6 +105,17 @@ describe("curves as SVG", function()
       expect(count(gb.plot.histogram(points, { quiet = true }), "nan")):to_be(0)
     end
   end)
+  it("have ticks that can be told apart, however near they lie", function()
+    local function ticks(points)
+      local texts = {}
+      gb.plot(points, { file = path })
+      for text in read(path):gmatch(">([-%d.e]+)</text>") do texts[#texts + 1] = text end
+      return table.concat(texts, " ", 6) -- after those of x
+    end
+    expect(ticks { 1000001, 1000002, 1000003 }):to_be("1000001 1000001.5 1000002 1000002.5 1000003")
+    expect(ticks { 0.00031, 0.000312, 0.000314 }):to_be("0.00031 0.000311 0.000312 0.000313 0.000314")
+    expect(ticks { -3e30, 0, 1e30 }):to_be("-3e30 -2e30 -1e30 0 1e30")
+  end)
   it("rise between the least and the greatest whole number", function()
     gb.plot({ math.mininteger, math.maxinteger }, { file = path })
     local line = lines_of(read(path), "#1f6fb4")[1]
