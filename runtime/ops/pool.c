@@ -283,22 +283,25 @@ gb_status gb_lp_pool1d_compose(gb_op_call *call) {
   return gb_chain_end(&chain, without_row(&chain, y), &GB_OUT(call, lp_pool1d)->y);
 }
 
-gb_status gb_lp_pool2d_compose(gb_op_call *call) {
-  const gb_attrs_lp_pool2d *a = GB_ATTRS(call, lp_pool2d);
-  GB_TRY(check_x(call, 4));
+/* What lp_pool2d and lp_pool3d do, of an x with this many dimensions. */
+static gb_status norms_of(gb_op_call *call, int ndim, gb_tensor *x, double p, const gb_attr *kernel,
+                          const gb_attr *stride, gb_attr ceil_mode, gb_tensor **y) {
+  GB_TRY(check_x(call, ndim));
   gb_chain chain;
   gb_chain_begin(&chain, call->context);
-  gb_tensor *y = norms(&chain, GB_IN(call, lp_pool2d)->x, a->norm_type.number, a->kernel_size, a->stride, a->ceil_mode);
-  return gb_chain_end(&chain, y, &GB_OUT(call, lp_pool2d)->y);
+  return gb_chain_end(&chain, norms(&chain, x, p, *kernel, *stride, ceil_mode), y);
+}
+
+gb_status gb_lp_pool2d_compose(gb_op_call *call) {
+  const gb_attrs_lp_pool2d *a = GB_ATTRS(call, lp_pool2d);
+  return norms_of(call, 4, GB_IN(call, lp_pool2d)->x, a->norm_type.number, &a->kernel_size, &a->stride, a->ceil_mode,
+                  &GB_OUT(call, lp_pool2d)->y);
 }
 
 gb_status gb_lp_pool3d_compose(gb_op_call *call) {
   const gb_attrs_lp_pool3d *a = GB_ATTRS(call, lp_pool3d);
-  GB_TRY(check_x(call, 5));
-  gb_chain chain;
-  gb_chain_begin(&chain, call->context);
-  gb_tensor *y = norms(&chain, GB_IN(call, lp_pool3d)->x, a->norm_type.number, a->kernel_size, a->stride, a->ceil_mode);
-  return gb_chain_end(&chain, y, &GB_OUT(call, lp_pool3d)->y);
+  return norms_of(call, 5, GB_IN(call, lp_pool3d)->x, a->norm_type.number, &a->kernel_size, &a->stride, a->ceil_mode,
+                  &GB_OUT(call, lp_pool3d)->y);
 }
 
 /* ====} */
