@@ -259,15 +259,6 @@ bool gbl_option_boolean(lua_State *L, int arg, const char *who, const char *name
   return value;
 }
 
-const char *gbl_option_string(lua_State *L, int arg, const char *who, const char *name, const char *otherwise) {
-  if (!gbl_push_option(L, arg, name)) return otherwise;
-  if (lua_type(L, -1) != LUA_TSTRING)
-    gbl_error(L, "%s: '%s' must be a string, got %s", who, name, gbl_type_name(L, lua_gettop(L)));
-  const char *value = lua_tostring(L, -1);
-  lua_pop(L, 1);
-  return value;
-}
-
 gb_dtype gbl_option_dtype(lua_State *L, int arg, const char *who, const char *name, gb_dtype otherwise) {
   if (!gbl_push_option(L, arg, name)) return otherwise;
   gb_dtype value = gbl_check_dtype(L, lua_gettop(L), who);

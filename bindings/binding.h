@@ -189,8 +189,6 @@ bool gbl_push_option(lua_State *L, int arg, const char *name);
 double gbl_option_number(lua_State *L, int arg, const char *who, const char *name, double otherwise);
 int64_t gbl_option_integer(lua_State *L, int arg, const char *who, const char *name, int64_t otherwise);
 bool gbl_option_boolean(lua_State *L, int arg, const char *who, const char *name, bool otherwise);
-/* The text lives as long as the table does. */
-const char *gbl_option_string(lua_State *L, int arg, const char *who, const char *name, const char *otherwise);
 gb_dtype gbl_option_dtype(lua_State *L, int arg, const char *who, const char *name, gb_dtype otherwise);
 gb_device gbl_option_device(lua_State *L, int arg, const char *who, const char *name, gb_device otherwise);
 
