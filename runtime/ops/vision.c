@@ -535,14 +535,17 @@ static gb_tensor *coordinate(gb_chain *c, gb_tensor *grid, int i, int count, int
   return scaled(c, moved(c, scaled(c, moved(c, x, 1), (double)size), -1), 0.5);
 }
 
-/* The sum over all taps of all dims of what x has there, by the product of their weights. image: [n, c, places of x and
- * one more], whose zeros stand for what lies outside: so a tap is two passes over all channels. */
-static gb_tensor *gathered(gb_chain *c, gb_tensor *image, const taps *by_dim, const int64_t *sizes, int count) {
+/* The sum over all taps of all dims of what x has there, by the product of their weights. image: [n, c, places of x],
+ * or, padded, with one place more, whose zeros stand for what lies outside: then a tap is two passes over all channels
+ * instead of three. */
+static gb_tensor *gathered(gb_chain *c, gb_tensor *image, bool padded, const taps *by_dim, const int64_t *sizes,
+                           int count) {
   gb_tensor *sum = NULL;
   int which[MOST_PLACES] = { 0 };
   if (c->status != GB_OK) return NULL;
   gb_device device = image->storage->device;
-  gb_tensor *zeros = gb_chain_full(c, GB_INT64, 0, NULL, device, (double)(image->shape[2] - 1));
+  gb_tensor *last = gb_chain_full(c, GB_INT64, 0, NULL, device, (double)(image->shape[2] - 1));
+  gb_tensor *nothing = padded ? NULL : gb_chain_full(c, (gb_dtype)image->dtype, 0, NULL, device, 0);
   for (int done = 0; !done && c->status == GB_OK;) {
     gb_tensor *index = by_dim[0].index[which[0]], *weight = by_dim[0].weight[which[0]];
     gb_tensor *outside = by_dim[0].outside[which[0]];
@@ -553,10 +556,11 @@ static gb_tensor *gathered(gb_chain *c, gb_tensor *image, const taps *by_dim, co
       if (own) weight = product(c, weight, own);
       outside = gb_chain_2(c, GB_OP_logical_or, outside, by_dim[i].outside[which[i]], NULL);
     }
-    index = GB_CHAIN(c, where, .condition = outside, .x = zeros, .y = index);
+    if (padded) index = GB_CHAIN(c, where, .condition = outside, .x = last, .y = index);
     if (c->status != GB_OK) return NULL;
     const int64_t shape[3] = { image->shape[0], image->shape[1], index->shape[2] };
     gb_tensor *value = GB_CHAIN(c, gather, .x = image, .dim = gb_attr_int(2), .index = expanded(c, index, 3, shape));
+    if (!padded) value = GB_CHAIN(c, where, .condition = outside, .x = nothing, .y = value);
     if (!sum) sum = weight ? product(c, value, weight) : value;
     else sum = GB_CHAIN(c, addcmul, .x = sum, .y = value, .z = weight, .value = gb_attr_num(1));
     int i = count - 1;
@@ -591,9 +595,13 @@ static gb_status grid_sample_compose(gb_op_call *call) {
   gb_tensor *x = GB_IN(call, grid_sample)->x, *grid = GB_IN(call, grid_sample)->grid;
   int count = x->ndim - 2;
   bool corners = attrs->align_corners.integer;
-  int64_t shape[GB_MAX_NDIM] = { x->shape[0], x->shape[1] }, places = 1;
+  int64_t shape[GB_MAX_NDIM] = { x->shape[0], x->shape[1] }, places = 1, read = 1;
   taps by_dim[MOST_PLACES];
-  for (int i = 0; i < count; i++) places *= x->shape[2 + i], shape[2 + i] = grid->shape[1 + i];
+  for (int i = 0; i < count; i++) {
+    shape[2 + i] = grid->shape[1 + i];
+    places *= x->shape[2 + i], read = gb_size_times(read, shape[2 + i]);
+  }
+  bool padded = read >= places / 2; /* to copy x for a few places of it costs more than it saves */
   gb_dtype dtype = gb_promote((gb_dtype)x->dtype, (gb_dtype)grid->dtype);
   gb_dtype inner = gb_is_16bit(dtype) ? GB_FLOAT32 : dtype;
   gb_chain c, g; /* what is read where, and what is made of it */
@@ -607,11 +615,11 @@ static gb_status grid_sample_compose(gb_op_call *call) {
   g.status = c.status;
   gb_tensor *image = gb_chain_cast(&g, x, inner);
   image = shaped(&g, image, 3, (int64_t[]){ x->shape[0], x->shape[1], places });
-  if (image) {
+  if (image && padded) {
     gb_tensor *nothing = constant(&g, image, 3, (int64_t[]){ x->shape[0], x->shape[1], 1 }, 0);
     image = joined(&g, (gb_tensor *[]){ image, nothing }, 2, 2);
   }
-  gb_tensor *y = shaped(&g, gathered(&g, image, by_dim, x->shape + 2, count), x->ndim, shape);
+  gb_tensor *y = shaped(&g, gathered(&g, image, padded, by_dim, x->shape + 2, count), x->ndim, shape);
   if (g.status == GB_OK) y = gb_chain_cast(&g, y, dtype);
   gb_status status = gb_chain_end(&g, y, &GB_OUT(call, grid_sample)->y);
   c.status = GB_OK;

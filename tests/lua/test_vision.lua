@@ -129,6 +129,27 @@ describe("grid_sample", function()
       end
     end
   end)
+  it("reads a few places of a large image as it reads many, gradients too", function()
+    local image, grid = gb.randn(1, 2, 9, 11), gb.rand(1, 12, 12, 2) * 3 - 1.5
+    image[1][1][1][1], image[1][2][9][11] = math.huge, 0 / 0 -- what lies outside reads no edge
+    for _, padding in ipairs { "zeros", "border", "reflection" } do
+      for _, mode in ipairs { "bilinear", "nearest", "bicubic" } do
+        local function read(some)
+          local place = some:clone():requires_grad_(mode ~= "nearest")
+          local from = image:clone():requires_grad_()
+          local y = F.grid_sample(from, place, { mode = mode, padding_mode = padding })
+          y:sum():backward()
+          return y:detach(), place.grad or gb.zeros(1)
+        end
+        local many, slopes = read(grid)
+        local few, slope = read(grid:narrow(2, 3, 1))
+        expect(gb.equal(few:nan_to_num(7), many:narrow(3, 3, 1):nan_to_num(7))):to_be(true)
+        if mode ~= "nearest" then
+          expect(gb.equal(slope:nan_to_num(7), slopes:narrow(2, 3, 1):nan_to_num(7))):to_be(true)
+        end
+      end
+    end
+  end)
   it("says what does not fit", function()
     expect(function() F.grid_sample(x, gb.zeros(1, 2, 2, 3)) end):to_fail("2 coordinates")
     expect(function() F.grid_sample(x, gb.zeros(2, 2, 2, 2)) end):to_fail("batch")
