@@ -100,7 +100,7 @@ static bool has_epilogue(const gb_product *p) { return p->epilogue.bias || p->ep
 static bool could_pack_once(const gemm_plan *plan) {
   const gb_product *p = plan->p;
   if (plan->batches > 1 || plan->how.unit != GB_UNIT_NONE || p->m == 1 || p->n == 1 || p->k == 0) return false;
-  return gb_packed_bytes(plan->lane, p->n, p->k) <= MOST_PACKED_BYTES;
+  return gb_packed_bytes(plan->how, plan->lane, p->n, p->k) <= MOST_PACKED_BYTES;
 }
 
 /* The size of parts of `whole`, a multiple of `unit` and at most a block: about that, but so that no 1 is left, which
@@ -175,7 +175,7 @@ static void run_tile(const gemm_plan *plan, gb_matrix a, gb_matrix b, int64_t c,
   int64_t ld = plan->staged ? n : p->ldc;
   a.data = at(a.data, a.dtype, row * a.row_stride);
   b.data = at(b.data, b.dtype, column * b.column_stride);
-  gb_packed packed = { plan->packed, gb_packed_columns(plan->lane, p->n), column };
+  gb_packed packed = { plan->packed, gb_packed_columns(plan->how, plan->lane, p->n), column };
   gb_block_product(plan->how, plan->lane, m, n, p->k, 1, &a, &b, plan->packed ? &packed : NULL,
                    plan->staged ? 0 : (double)p->beta, sums, ld,
                    plan->staged ? gb_lane_dtype(plan->lane) : p->dtype, scratch);
@@ -204,7 +204,7 @@ static void pack_chunk(void *arg, int64_t chunk) {
   const gb_product *p = plan->p;
   int64_t first = chunk * PACKED_COLUMNS;
   gb_pack_columns(plan->how, plan->lane, first, least(PACKED_COLUMNS, p->n - first), p->k, &p->b,
-                  gb_packed_columns(plan->lane, p->n), plan->packed,
+                  gb_packed_columns(plan->how, plan->lane, p->n), plan->packed,
                   scratch_of_thread(plan));
 }
 
@@ -226,7 +226,8 @@ gb_status gb_product_run(gb_op_call *call, const gb_product *product) {
   if (product->m == 0 || product->n == 0 || plan.batches == 0) return GB_OK;
   choose_tiles(&plan);
   plan.threads = call->context->threads;
-  size_t packed = plan.down > 1 && could_pack_once(&plan) ? gb_packed_bytes(plan.lane, product->n, product->k) : 0;
+  bool once = plan.down > 1 && could_pack_once(&plan);
+  size_t packed = once ? gb_packed_bytes(plan.how, plan.lane, product->n, product->k) : 0;
   size_t rooms = scratch_bytes(&plan) * (size_t)gb_threads_count(plan.threads);
   gb_block *scratch = gb_cpu_scratch(call, rooms + packed);
   if (!scratch) return GB_EMEMORY;

@@ -27,22 +27,23 @@ static inline gb_product_how gb_product_how_of(const gb_context *context) { retu
 #define gb_packed_bytes GB_CPU_NAME(packed_bytes)
 #define gb_pack_columns GB_CPU_NAME(pack_columns)
 /* The whole of b[k, n] packed beforehand, for many products of rows with it: bytes it takes, and columns with those
- * that fill the last panel. Columns first .. first + count - 1 of it are written to their place in `to`, first a
- * multiple of 32; scratch as for a product of these. */
+ * that fill the last panel. Columns first .. first + count - 1 of it are written to their place in `to`, aligned to 64,
+ * first a multiple of 32; scratch as for a product of these. how.unit: what is to take both operands, of bfloat16, or
+ * none; the same in all of these and in the products. */
 typedef struct gb_packed {
   const char *data;
   int64_t columns;             /* gb_packed_columns */
   int64_t first;               /* column of it at which b begins, a multiple of 32 */
 } gb_packed;
-int64_t gb_packed_columns(gb_lane lane, int64_t n);
-size_t gb_packed_bytes(gb_lane lane, int64_t n, int64_t k);
+int64_t gb_packed_columns(gb_product_how how, gb_lane lane, int64_t n);
+size_t gb_packed_bytes(gb_product_how how, gb_lane lane, int64_t n, int64_t k);
 void gb_pack_columns(gb_product_how how, gb_lane lane, int64_t first, int64_t count, int64_t k, const gb_matrix *b,
                      int64_t columns, void *to,
                      void *scratch);
 
 /* c[m, n] = beta * c + alpha * a @ b with c in lanes (float32 or float64), a and b of any float dtype and any strides;
  * serial. What beta 0 finds in c does not count; with beta 0 and k at most GB_BLOCK_K, dtype may also be one of 16
- * bits, to which sums are rounded. packed: b as gb_pack_columns left it, where no unit takes the operands, or NULL.
+ * bits, to which sums are rounded. packed: b as gb_pack_columns left it for the same `how`, or NULL.
  * scratch: that many bytes, aligned to 64. */
 size_t gb_block_product_scratch(gb_product_how how, gb_lane lane, int64_t m, int64_t n, int64_t k);
 void gb_block_product(gb_product_how how, gb_lane lane, int64_t m, int64_t n, int64_t k, double alpha,
@@ -67,12 +68,19 @@ static inline bool gb_unit_takes(gb_product_how how, gb_dtype a, gb_dtype b) {
 
 #define gb_bf16_product GB_CPU_NAME(bf16_product)
 #define gb_bf16_product_scratch GB_CPU_NAME(bf16_product_scratch)
+#define gb_bf16_packed_columns GB_CPU_NAME(bf16_packed_columns)
+#define gb_bf16_packed_bytes GB_CPU_NAME(bf16_packed_bytes)
+#define gb_bf16_pack_columns GB_CPU_NAME(bf16_pack_columns)
 /* gb_block_product where the unit takes the operands, lanes are float32 and k is not 0: the same but for the order of
- * the sums. scratch: that many bytes, then those that gb_block_product itself needs. */
+ * the sums. packed: NULL, or b as gb_bf16_pack_columns left it, of bfloat16. scratch: that many bytes, then those that
+ * gb_block_product itself needs. */
 size_t gb_bf16_product_scratch(int64_t m, int64_t n, int64_t k);
 void gb_bf16_product(gb_product_how how, int64_t m, int64_t n, int64_t k, double alpha, const gb_matrix *a,
-                     const gb_matrix *b, double beta, void *c,
-                     int64_t ldc, gb_dtype dtype, void *scratch);
+                     const gb_matrix *b, const gb_packed *packed, double beta, void *c, int64_t ldc, gb_dtype dtype,
+                     void *scratch);
+int64_t gb_bf16_packed_columns(int64_t n);
+size_t gb_bf16_packed_bytes(int64_t n, int64_t k);
+void gb_bf16_pack_columns(int64_t first, int64_t count, int64_t k, const gb_matrix *b, int64_t columns, void *to);
 
 /* ----} */
 

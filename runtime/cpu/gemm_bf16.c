@@ -43,6 +43,8 @@ typedef struct operand {
 /* What was seen while packing, in every lane: the smallest magnitude but 0, less 1, and the largest, as bits. */
 typedef struct sizes { __m512i smallest, largest; } sizes;
 
+static inline sizes nothing_seen(void) { return (sizes){ _mm512_set1_epi16(-1), _mm512_setzero_si512() }; }
+
 static inline void look(sizes *s, __m512i x) {
   __m512i magnitude = _mm512_and_si512(x, _mm512_set1_epi16(0x7fff));
   s->smallest = _mm512_min_epu16(s->smallest, _mm512_sub_epi16(magnitude, _mm512_set1_epi16(1)));
@@ -149,7 +151,7 @@ static int64_t panel_elements(int64_t depth, int parts) { return round_up(depth,
 
 /* Lines first .. first + count - 1, steps from .. from + depth - 1, into panels, an even number of them. */
 static sizes pack(const operand *o, int64_t first, int64_t count, int64_t from, int64_t depth, uint16_t *to) {
-  sizes seen = { _mm512_set1_epi16(-1), _mm512_setzero_si512() };
+  sizes seen = nothing_seen();
   for (int64_t i = 0; i < round_up(count, SIDE); i += LINES) {
     int64_t lines = least(LINES, count - i);
     if (lines <= 0) { memset(to, 0, (size_t)panel_elements(depth, o->parts) * sizeof *to); continue; }
@@ -157,6 +159,11 @@ static sizes pack(const operand *o, int64_t first, int64_t count, int64_t from, 
       pack_tile(o, first + i, lines, from + p, least(STEPS, depth - p), to, &seen);
   }
   return seen;
+}
+
+/* What was seen in either. */
+static sizes both(sizes a, sizes b) {
+  return (sizes){ _mm512_min_epu16(a.smallest, b.smallest), _mm512_max_epu16(a.largest, b.largest) };
 }
 
 /* Of all 32 lanes. */
@@ -330,9 +337,55 @@ static size_t packed_bytes(int64_t lines, int64_t most, int64_t k) {
 size_t gb_bf16_product_scratch(int64_t m, int64_t n,
                                int64_t k) { return packed_bytes(m, BLOCK_M, 2 * k) + packed_bytes(n, BLOCK_N, 2 * k); }
 
+/* The whole of b packed once: the panels of its first BLOCK_K steps, then those of the next ones; behind them what was
+ * seen in every SIDE columns of either. */
+int64_t gb_bf16_packed_columns(int64_t n) { return round_up(n, SIDE); }
+
+static int64_t packed_elements(int64_t columns, int64_t k) { return columns * round_up(k, STEPS); }
+
+size_t gb_bf16_packed_bytes(int64_t n, int64_t k) {
+  int64_t columns = round_up(n, SIDE), groups = columns / SIDE * (round_up(k, BLOCK_K) / BLOCK_K);
+  return (size_t)packed_elements(columns, k) * sizeof(uint16_t) + (size_t)groups * sizeof(sizes);
+}
+
+/* Where the panels of SIDE columns begin, step p on; and what was seen in them. */
+static const uint16_t *panels_at(const char *packed, int64_t columns, int64_t column, int64_t p, int64_t depth) {
+  return (const uint16_t *)(const void *)packed + p * columns + column * round_up(depth, STEPS);
+}
+static const sizes *seen_at(const char *packed, int64_t columns, int64_t k, int64_t column, int64_t p) {
+  const sizes *all = (const sizes *)(const void *)(packed + packed_elements(columns, k) * (int64_t)sizeof(uint16_t));
+  return all + p / BLOCK_K * (columns / SIDE) + column / SIDE;
+}
+
+void gb_bf16_pack_columns(int64_t first, int64_t count, int64_t k, const gb_matrix *b, int64_t columns, void *to) {
+  operand o = { b->data, b->column_stride, b->row_stride, 1, true };
+  for (int64_t p = 0; p < k; p += BLOCK_K) {
+    int64_t depth = least(BLOCK_K, k - p);
+    if (gb_work(count * depth)) return;
+    for (int64_t j = 0; j < count; j += SIDE) {
+      sizes seen = pack(&o, first + j, least(SIDE, count - j), p, depth,
+                        (uint16_t *)(uintptr_t)panels_at(to, columns, first + j, p, depth));
+      *(sizes *)(uintptr_t)seen_at(to, columns, k, first + j, p) = seen;
+    }
+  }
+}
+
+/* Panels of `across` columns of b from column j on, packed already or now. */
+static const uint16_t *columns_of_b(const gb_packed *packed, const operand *columns, int64_t j, int64_t across,
+                                    int64_t p, int64_t depth, int64_t k, uint16_t *room, sizes *seen) {
+  if (!packed) {
+    *seen = pack(columns, j, across, p, depth, room);
+    return room;
+  }
+  *seen = nothing_seen();
+  for (int64_t i = 0; i < across; i += SIDE)
+    *seen = both(*seen, *seen_at(packed->data, packed->columns, k, packed->first + j + i, p));
+  return panels_at(packed->data, packed->columns, packed->first + j, p, depth);
+}
+
 void gb_bf16_product(gb_product_how how, int64_t m, int64_t n, int64_t k, double alpha, const gb_matrix *a,
-                     const gb_matrix *b, double beta, void *c,
-                     int64_t ldc, gb_dtype dtype, void *scratch) {
+                     const gb_matrix *b, const gb_packed *packed, double beta, void *c, int64_t ldc, gb_dtype dtype,
+                     void *scratch) {
   int parts = a->dtype == GB_FLOAT16 ? 2 : 1;
   operand rows = { a->data, a->row_stride, a->column_stride, parts, false },
       columns = { b->data, b->column_stride, b->row_stride, parts, true };
@@ -341,7 +394,8 @@ void gb_bf16_product(gb_product_how how, int64_t m, int64_t n, int64_t k, double
   for (int64_t j = 0; j < n; j += BLOCK_N)
     for (int64_t p = 0; p < k; p += BLOCK_K / parts) {
       int64_t across = least(BLOCK_N, n - j), depth = least(BLOCK_K / parts, k - p);
-      sizes b_seen = pack(&columns, j, across, p, depth, b_room);
+      sizes b_seen;
+      const uint16_t *panels = columns_of_b(packed, &columns, j, across, p, depth, k, b_room, &b_seen);
       for (int64_t i = 0; i < m; i += BLOCK_M) {
         int64_t down = least(BLOCK_M, m - i);
         if (gb_work_products(down, across, depth)) return;
@@ -349,7 +403,7 @@ void gb_bf16_product(gb_product_how how, int64_t m, int64_t n, int64_t k, double
         char *to = (char *)c + (i * ldc + j) * (int64_t)gb_dtype_bytes(dtype);
         double before = p == 0 ? beta : 1;
         if (is_exact(a->dtype, &a_seen, &b_seen)) {
-          quad q = { a_room, b_room, panel_elements(depth, parts), depth, parts, NULL, 0 };
+          quad q = { a_room, panels, panel_elements(depth, parts), depth, parts, NULL, 0 };
           multiply_packed(how.unit, down, across, q, (float)alpha, (float)before, to, ldc, dtype);
           continue;
         }

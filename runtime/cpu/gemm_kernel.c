@@ -492,7 +492,7 @@ void gb_block_product(gb_product_how how, gb_lane lane, int64_t m, int64_t n, in
     { multiply_vector(lane, &rows, m, &columns, k, alpha, beta, c, ldc, work); return; }
 #if GB_HAVE_BF16_UNITS
   if (k > 0 && lane == GB_LANE_F32 && gb_unit_takes(how, a->dtype, b->dtype)) {
-    gb_bf16_product(how, m, n, k, alpha, a, b, beta, c, ldc, dtype, scratch);
+    gb_bf16_product(how, m, n, k, alpha, a, b, packed, beta, c, ldc, dtype, scratch);
     return;
   }
 #endif
@@ -518,14 +518,31 @@ void gb_block_product(gb_product_how how, gb_lane lane, int64_t m, int64_t n, in
     }
 }
 
-size_t gb_packed_bytes(gb_lane lane, int64_t n, int64_t k) { return (size_t)(gb_packed_columns(lane, n) * k) *
-                                                             gb_lane_bytes(lane); }
+size_t gb_packed_bytes(gb_product_how how, gb_lane lane, int64_t n, int64_t k) {
+#if GB_HAVE_BF16_UNITS
+  if (how.unit != GB_UNIT_NONE) return gb_bf16_packed_bytes(n, k);
+#endif
+  return (size_t)(gb_packed_columns(how, lane, n) * k) * gb_lane_bytes(lane);
+}
 
-int64_t gb_packed_columns(gb_lane lane, int64_t n) { return round_up(n, columns_of(lane)); }
+int64_t gb_packed_columns(gb_product_how how, gb_lane lane, int64_t n) {
+#if GB_HAVE_BF16_UNITS
+  if (how.unit != GB_UNIT_NONE) return gb_bf16_packed_columns(n);
+#else
+  (void)how;
+#endif
+  return round_up(n, columns_of(lane));
+}
 
 void gb_pack_columns(gb_product_how how, gb_lane lane, int64_t first, int64_t count, int64_t k, const gb_matrix *b,
                      int64_t columns, void *to,
                      void *scratch) {
+#if GB_HAVE_BF16_UNITS
+  if (how.unit != GB_UNIT_NONE) {
+    gb_bf16_pack_columns(first, count, k, b, columns, to);
+    return;
+  }
+#endif
   lines l = columns_as_lines(b);
   l.tf32 = how.tf32 && lane == GB_LANE_F32 && b->dtype == GB_FLOAT32;
   for (int64_t p = 0; p < k; p += GB_BLOCK_K) {

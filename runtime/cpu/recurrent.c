@@ -3,10 +3,10 @@
  * weight is packed once for all steps. A step is one run of chunks, each some rows of the batch by some units: the
  * products of the state with these units' columns of weight, and at once, while they are in the cache, the gates, the
  * new state and what backward keeps. Backward goes the same way from the last step: a chunk adds the products of the
- * later step's gradients to its part of dh, and turns the gates of its own step into gradients. States are lanes,
- * rounded to a 16-bit result where h meets weight; products and gates are float32 (float64 for float64), and no unit
- * for 16-bit operands takes them: packed panels serve every step. Work of a step: 2 batch gates size^2 operations, and
- * 5 exponentials for each element of h; memory: weight from a cache, gates, units and y once. */
+ * later step's gradients to its part of dh, and turns the gates of its own step into gradients. What meets weight, the
+ * states and the gradients of sums, has y's type where that is of 16 bits, so units for bfloat16 operands take it; sums
+ * and gates are float32 (float64 for float64). Work of a step: 2 batch gates size^2 operations, and 5 exponentials for
+ * each element of h; memory: weight from a cache, gates, units and y once. */
 #include "cpu/gemm.h"
 #include "cpu/scratch.h"
 
@@ -31,6 +31,8 @@ typedef struct recurrent {
   const gb_op_call *call;
   gb_lane lane;
   size_t size;                     /* bytes of a lane */
+  gb_dtype meets;                  /* what is multiplied with weight: as y, or lanes */
+  int64_t meets_bytes;
   int64_t cell, gates, units;      /* a word; sums of a unit, and what backward keeps of it */
   int64_t time, batch, hidden;
   bool backwards;
@@ -43,8 +45,8 @@ typedef struct recurrent {
   int64_t rows, columns, across;   /* of a chunk, and chunks side by side */
   gb_scratch scratch;
   steps x, bias, y, kept, cells, first_h, first_c, grad, dgates, dsums, before; /* without data where absent */
-  char *h[2], *c;                  /* lanes [batch, hidden]: states by turns; of the cell */
-  char *slopes[2], *dh, *dc;       /* lanes [gates, batch, hidden] by turns: gradients of sums; of the states */
+  char *h[2], *c;                  /* [batch, hidden]: states by turns; lanes of the cell */
+  char *slopes[2], *dh, *dc;       /* [gates, batch, hidden] by turns: gradients of sums; lanes of those of states */
   int64_t round;                   /* the steps that were done */
 } recurrent;
 
@@ -74,6 +76,17 @@ static char *lane_at(const recurrent *r, char *lanes, int64_t row, int64_t colum
   return lanes + (size_t)(row * r->hidden + column) * r->size;
 }
 
+/* Element (row, column) of what is multiplied with weight, [rows, hidden]; n of them as lanes, and back. */
+static char *met_at(const recurrent *r, char *met, int64_t row, int64_t column) {
+  return met + (row * r->hidden + column) * r->meets_bytes;
+}
+static void load_met(const recurrent *r, void *to, char *met, int64_t row, int64_t column, int64_t n) {
+  gb_lane_load(r->lane, to, met_at(r, met, row, column), r->meets, 1, n);
+}
+static void store_met(const recurrent *r, char *met, int64_t row, int64_t column, const void *from, int64_t n) {
+  gb_lane_store(r->lane, met_at(r, met, row, column), r->meets, 1, from, n);
+}
+
 #define SAME_ATTR(name) \
   _Static_assert(GB_ATTR_AT(recurrent, name) == GB_ATTR_AT(recurrent_backward, name), #name);
 SAME_ATTR(cell)
@@ -89,12 +102,14 @@ static recurrent recurrent_of(gb_op_call *call, const gb_tensor *y, const gb_ten
   r.size = gb_lane_bytes(r.lane);
   r.gates = r.cell == GB_WORD_lstm ? 4 : r.cell == GB_WORD_gru ? 3 : 1;
   r.units = r.gates == 1 ? 0 : 4;
-  r.how.unit = GB_UNIT_NONE;
+  r.meets = gb_is_16bit((gb_dtype)y->dtype) ? (gb_dtype)y->dtype : gb_lane_dtype(r.lane);
+  r.meets_bytes = (int64_t)gb_dtype_bytes(r.meets);
+  if (r.meets != GB_BFLOAT16 || weight->dtype != GB_BFLOAT16) r.how.unit = GB_UNIT_NONE;
   int64_t along = weight->stride[0], across = weight->stride[1];
   r.weight = (gb_matrix){ gb_data(weight), (gb_dtype)weight->dtype, as_it_lies ? along : across,
                           as_it_lies ? across : along };
   r.gate_step = r.hidden * along;
-  r.packed_bytes = gb_packed_bytes(r.lane, r.hidden, r.hidden);
+  r.packed_bytes = gb_packed_bytes(r.how, r.lane, r.hidden, r.hidden);
   r.rows = least(r.batch, MOST_ROWS);
   r.columns = divide_up(divide_up(r.hidden, WANTED_CHUNKS), UNITS) * UNITS;
   double column = 2.0 * (double)(r.gates * r.hidden) * (double)(r.rows > 0 ? r.rows : 1);
@@ -151,7 +166,7 @@ static void pack_chunk(void *arg, int64_t chunk) {
   int64_t blocks = divide_up(r->hidden, UNITS), gate = chunk / blocks, first = chunk % blocks * UNITS;
   gb_matrix m = weight_at(r, gate, 0);
   gb_pack_columns(r->how, r->lane, first, least(UNITS, r->hidden - first), r->hidden, &m,
-                  gb_packed_columns(r->lane, r->hidden), r->packed + (size_t)gate * r->packed_bytes,
+                  gb_packed_columns(r->how, r->lane, r->hidden), r->packed + (size_t)gate * r->packed_bytes,
                   gb_scratch_room(&r->scratch));
 }
 
@@ -169,12 +184,13 @@ static block block_of(const recurrent *r, int64_t chunk) {
                   sums + (size_t)sums_lanes(r) * r->size };
 }
 
-/* sums = beta * sums + rows of `from`, lanes [batch, hidden], times a gate's part of weight. */
+/* sums = beta * sums + rows of `from`, [batch, hidden], times a gate's part of weight. */
 static void multiply(const recurrent *r, const block *b, char *from, int64_t gate, double beta, char *sums,
                      int64_t ld) {
-  gb_matrix x = { lane_at(r, from, b->first, 0), gb_lane_dtype(r->lane), r->hidden, 1 };
+  gb_matrix x = { met_at(r, from, b->first, 0), r->meets, r->hidden, 1 };
   gb_matrix w = weight_at(r, gate, b->column);
-  gb_packed packed = { r->packed + (size_t)gate * r->packed_bytes, gb_packed_columns(r->lane, r->hidden), b->column };
+  gb_packed packed = { r->packed + (size_t)gate * r->packed_bytes, gb_packed_columns(r->how, r->lane, r->hidden),
+                       b->column };
   gb_block_product(r->how, r->lane, b->m, b->n, r->hidden, 1, &x, &w, &packed, beta, sums, ld,
                    gb_lane_dtype(r->lane), b->work);
 }
@@ -216,8 +232,8 @@ typedef struct rows_of_gates { char *gate[MOST_GATES]; } rows_of_gates;
 /* A sequence has ended: its state stays, and what it shows is 0. */
 static void stand_still(const recurrent *r, const block *b, int64_t t, int64_t row) {
   size_t bytes = (size_t)b->n * r->size;
-  char *zeros = memset(b->row, 0, bytes), *now = lane_at(r, r->h[r->round % 2], row, b->column);
-  memcpy(lane_at(r, r->h[(r->round + 1) % 2], row, b->column), now, bytes);
+  char *zeros = memset(b->row, 0, bytes), *now = met_at(r, r->h[r->round % 2], row, b->column);
+  memcpy(met_at(r, r->h[(r->round + 1) % 2], row, b->column), now, (size_t)(b->n * r->meets_bytes));
   store(r, &r->y, t, row, b->column, zeros, b->n);
   for (int64_t k = 0; r->kept.data && k < r->units; k++)
     store(r, &r->kept, t, row, k * r->hidden + b->column, zeros, b->n);
@@ -250,8 +266,8 @@ static void forward_row(const recurrent *r, const block *b, int64_t t, int64_t r
   size_t bytes = (size_t)b->n * r->size;
   if (!goes_on(r, t, row)) { stand_still(r, b, t, row); return; }
   rows_of_gates g = complete(r, b, t, row);
-  char *h = b->row + MOST_GATES * bytes, *next = lane_at(r, r->h[(r->round + 1) % 2], row, b->column);
-  memcpy(h, lane_at(r, r->h[r->round % 2], row, b->column), bytes);
+  char *h = b->row + MOST_GATES * bytes;
+  load_met(r, h, r->h[r->round % 2], row, b->column, b->n);
   char *c = r->c ? lane_at(r, r->c, row, b->column) : NULL;
   if (r->lane == GB_LANE_F32) forward_f32(r->cell, b->n, &g, h, c);
   else forward_f64(r->cell, b->n, &g, h, c);
@@ -259,8 +275,7 @@ static void forward_row(const recurrent *r, const block *b, int64_t t, int64_t r
     store(r, &r->kept, t, row, k * r->hidden + b->column, g.gate[k], b->n);
   if (r->cells.data) store(r, &r->cells, t, row, b->column, c, b->n);
   store(r, &r->y, t, row, b->column, h, b->n);
-  if (gb_is_16bit(r->y.dtype)) load(r, next, &r->y, t, row, b->column, b->n);
-  else memcpy(next, h, bytes);
+  store_met(r, r->h[(r->round + 1) % 2], row, b->column, h, b->n);
 }
 
 /* Chunk: some rows and units of one step. */
@@ -273,7 +288,7 @@ static void forward_chunk(void *arg, int64_t chunk) {
   for (int64_t i = 0; i < b.m && !gb_work(ROW_WORK + 8 * b.n); i++) forward_row(r, &b, t, b.first + i);
 }
 
-/* Rows of a state as lanes, rounded as far as the result is, and back. */
+/* Rows of a state as lanes, and back. */
 static void load_state(const recurrent *r, const gb_tensor *from, char *to) {
   steps s = steps_of(from);
   for (int64_t i = 0; i < r->batch && !gb_work(r->hidden); i++)
@@ -285,22 +300,42 @@ static void store_state(const recurrent *r, const gb_tensor *to, char *from) {
     store(r, &s, 0, i, 0, lane_at(r, from, i, 0), r->hidden);
 }
 
+/* The states that sequences begin and end with, as they meet weight. */
+static void load_h(const recurrent *r, const gb_tensor *from) {
+  steps s = steps_of(from);
+  double lanes[UNITS];
+  for (int64_t i = 0; i < r->batch && !gb_work(r->hidden); i++)
+    for (int64_t j = 0; j < r->hidden; j += UNITS) {
+      load(r, lanes, &s, 0, i, j, least(UNITS, r->hidden - j));
+      store_met(r, r->h[0], i, j, lanes, least(UNITS, r->hidden - j));
+    }
+}
+static void store_h(const recurrent *r, const gb_tensor *to) {
+  steps s = steps_of(to);
+  double lanes[UNITS];
+  for (int64_t i = 0; i < r->batch && !gb_work(r->hidden); i++)
+    for (int64_t j = 0; j < r->hidden; j += UNITS) {
+      load_met(r, lanes, r->h[r->time % 2], i, j, least(UNITS, r->hidden - j));
+      store(r, &s, 0, i, j, lanes, least(UNITS, r->hidden - j));
+    }
+}
+
 static gb_status recurrent_forward(gb_op_call *call) {
   const gb_in_recurrent *in = GB_IN(call, recurrent);
   const gb_out_recurrent *out = GB_OUT(call, recurrent);
   recurrent r = recurrent_of(call, out->y, in->weight, false);
-  int64_t state = r.batch * r.hidden * (int64_t)r.size;
-  const piece pieces[] = { { &r.h[0], state }, { &r.h[1], state }, { &r.c, in->c ? state : 0 } };
+  int64_t places = r.batch * r.hidden, state = places * r.meets_bytes;
+  const piece pieces[] = { { &r.h[0], state }, { &r.h[1], state }, { &r.c, in->c ? places * (int64_t)r.size : 0 } };
   if (out->last_h->numel == 0) return GB_OK;
   GB_TRY(open_scratch(call, &r, in->lengths, pieces, 3));
   if (!in->c) r.c = NULL;
   r.x = steps_of(in->gates), r.y = steps_of(out->y), r.kept = steps_of(out->units), r.cells = steps_of(out->cells);
   if (in->bias) r.bias = steps_of(in->bias);
-  load_state(&r, in->h, r.h[0]);
+  load_h(&r, in->h);
   if (in->c) load_state(&r, in->c, r.c);
   pack_weight(&r);
   run_rounds(&r, r.time, forward_chunk);
-  store_state(&r, out->last_h, r.h[r.time % 2]);
+  store_h(&r, out->last_h);
   if (in->c) store_state(&r, out->last_c, r.c);
   gb_scratch_close(call, &r.scratch);
   return GB_OK;
@@ -332,7 +367,7 @@ static void pass_by(const recurrent *r, const block *b, char *slopes, int64_t t,
   size_t bytes = (size_t)b->n * r->size;
   char *zeros = memset(b->row, 0, bytes);
   for (int64_t k = 0; k < r->gates; k++) {
-    memset(lane_at(r, slopes, k * r->batch + row, b->column), 0, bytes);
+    memset(met_at(r, slopes, k * r->batch + row, b->column), 0, (size_t)(b->n * r->meets_bytes));
     store(r, &r->dgates, t, row, k * r->hidden + b->column, zeros, b->n);
     if (r->dsums.data) store(r, &r->dsums, t, row, k * r->hidden + b->column, zeros, b->n);
   }
@@ -368,7 +403,7 @@ static void backward_row(const recurrent *r, const block *b, int64_t t, int64_t 
     char *sums = is_gru && k == 2 ? g.gate[3] : g.gate[k];
     store(r, &r->dgates, t, row, column, g.gate[k], b->n);
     if (r->dsums.data) store(r, &r->dsums, t, row, column, sums, b->n);
-    memcpy(lane_at(r, slopes, k * r->batch + row, b->column), sums, bytes);
+    store_met(r, slopes, k * r->batch + row, b->column, sums, b->n);
   }
 }
 
@@ -379,7 +414,7 @@ static void backward_chunk(void *arg, int64_t chunk) {
   block b = block_of(r, chunk);
   char *later = r->slopes[(r->round + 1) % 2];
   for (int64_t k = 0; r->round > 0 && k < r->gates; k++)
-    multiply(r, &b, lane_at(r, later, k * r->batch, 0), k, 1, lane_at(r, r->dh, b.first, b.column), r->hidden);
+    multiply(r, &b, met_at(r, later, k * r->batch, 0), k, 1, lane_at(r, r->dh, b.first, b.column), r->hidden);
   if (r->round == r->time) return;
   int64_t t = step_after(r, r->time - 1 - r->round);
   for (int64_t i = 0; i < b.m && !gb_work(ROW_WORK + 8 * b.n); i++) backward_row(r, &b, t, b.first + i);
@@ -395,8 +430,8 @@ static gb_status recurrent_backward(gb_op_call *call) {
   const gb_in_recurrent_backward *in = GB_IN(call, recurrent_backward);
   const gb_out_recurrent_backward *out = GB_OUT(call, recurrent_backward);
   recurrent r = recurrent_of(call, in->y, in->weight, true);
-  int64_t state = r.batch * r.hidden * (int64_t)r.size;
-  const piece pieces[] = { { &r.slopes[0], state * r.gates }, { &r.slopes[1], state * r.gates }, { &r.dh, state },
+  int64_t places = r.batch * r.hidden, state = places * (int64_t)r.size, sums = places * r.gates * r.meets_bytes;
+  const piece pieces[] = { { &r.slopes[0], sums }, { &r.slopes[1], sums }, { &r.dh, state },
                            { &r.dc, in->c ? state : 0 } };
   if (out->dh->numel == 0) return GB_OK;
   GB_TRY(open_scratch(call, &r, in->lengths, pieces, 4));

@@ -4,7 +4,7 @@
 
 local gb = require "gibbous"
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
-local nn, amp = gb.nn, gb.amp
+local nn, amp, F = gb.nn, gb.amp, gb.nn.functional
 
 local goldens = dofile("tests/lua/goldens.lua")
 
@@ -157,6 +157,47 @@ describe("recurrent layers", function()
           expect(slope):to_be_close(slopes[i], 1e-12 * (1 + slopes[i]:abs():max():item()))
         end
       end
+    end
+  end)
+  -- A plain relu network of small whole numbers, whose sums are exact in any order: so its bits are known.
+  local function relu_network(weight, h, steps)
+    local layer = nn.RNN(1, h.shape[2], { nonlinearity = "relu", bias = false, dtype = h.dtype })
+    layer:load_state_dict { weight_ih_l0 = gb.zeros(h.shape[2], 1, { dtype = h.dtype }), weight_hh_l0 = weight }
+    h = h:clone():requires_grad_()
+    local y = layer(gb.zeros(steps, h.shape[1], 1, { dtype = h.dtype }), h:unsqueeze(1))
+    return y, h, layer
+  end
+  it("multiply states and gradients of 16 bits exactly, and add in float32", function()
+    for _, size in ipairs { 33, 70, 600 } do
+      for _, batch in ipairs { 2, 40 } do
+        for _, dtype in ipairs { "bfloat16", "float16" } do
+          local keep = (gb.rand(size, size) * size):lt(5)
+          local weight = (gb.randint(-2, 3, { size, size }):float() * keep:float()):to(dtype)
+          local h = gb.randint(-2, 3, { batch, size }):to(dtype)
+          local y, first = relu_network(weight, h, 3)
+          local up = gb.randint(-2, 3, { 3, batch, size }):to(dtype)
+          y:backward(up)
+          local wide, state, slope = weight:float(), h, gb.zeros(batch, size)
+          for t = 1, 3 do
+            state = F.relu(state:float():matmul(wide:t())):to(dtype)
+            expect(gb.equal(y[t], state)):to_be(true)
+          end
+          for t = 3, 1, -1 do
+            local sums = ((slope + up[t]:float()) * y[t]:gt(0):float()):to(dtype)
+            slope = sums:float():matmul(wide)
+          end
+          expect(gb.equal(first.grad, slope:to(dtype))):to_be(true)
+        end
+      end
+    end
+  end)
+  it("keep products of bfloat16 that are smaller than what its units know", function()
+    local size = 64
+    for _, tiny in ipairs { 1, 40 } do -- in either part of 32 columns
+      local weight = gb.eye(size)
+      weight[tiny][tiny] = 2.0 ^ -100
+      local y = relu_network(weight:to("bfloat16"), gb.full({ 2, size }, 2.0 ^ -30):to("bfloat16"), 1):float()
+      for i = 1, size do expect(y[1][2][i]:item()):to_be(2.0 ^ (i == tiny and -130 or -30)) end
     end
   end)
   it("have derivatives of their derivatives", function()
