@@ -36,17 +36,11 @@ static gb_status weight_at(gb_cuda_call *call, const gb_rnn *rnn, const gb_cuda_
   return gb_rnn_place(call, rnn, packed->data, which, &out->data);
 }
 
-/* What the library leaves between weights is 0. */
 static gb_status pack(gb_cuda_call *call) {
   const gb_cuda_tensor *packed = GB_CUDA_OUT(call, rnn_pack)->packed;
   gb_rnn rnn = { GB_RNN_ATTRS(GB_ATTRS(call, rnn_pack)), .dtype = packed->dtype };
-  int64_t elements = 0;
   gb_tensor **weights = GB_LIST(call->call, rnn_pack, weights);
   rnn = gb_rnn_of_weights(rnn, weights[0], weights[1]);
-  for (int i = 0; i < call->n_in; i++) elements += call->in[i]->numel;
-  if (elements != packed->numel && gb_rt_set(call->stream, packed->data, 0,
-                                             (size_t)packed->numel * gb_bytes_of(packed->dtype)))
-    return gb_cuda_fail(call, GB_EDEVICE, "packed weights could not be cleared");
   for (int i = 0; i < call->n_in; i++) {
     gb_cuda_tensor to;
     GB_TRY(weight_at(call, &rnn, packed, i, &to));

@@ -18,7 +18,7 @@
 #include "cuda/cache.h"
 #include "cuda/cuda.h"
 
-enum { MOST_PLANS = 256 };
+enum { MOST_PLANS = 256, MOST_LAYERS = 1024 };
 
 struct gb_rnns {
   cudnnHandle_t handle;
@@ -123,6 +123,16 @@ static void refuse(plan *p, const char *what, cudnnStatus_t status) {
   snprintf(p->why, sizeof p->why, "%s: %s %s", what, cudnnGetErrorString(status), said);
 }
 
+/* Bytes of the weights, which the library packs without gaps. */
+static size_t bytes_of_weights(const gb_rnn *rnn) {
+  int64_t elements = 0;
+  for (int64_t i = 0; i < gb_rnn_weights(rnn); i++) {
+    const gb_rnn_weight w = gb_rnn_weight_of(rnn, i);
+    elements += w.rows * (w.columns ? w.columns : 1);
+  }
+  return (size_t)elements * gb_bytes_of(rnn->dtype);
+}
+
 static plan *plan_make(const gb_rnns *rnns, const plan_key *key) {
   const gb_rnn *rnn = &key->rnn;
   plan *p = calloc(1, sizeof *p);
@@ -139,7 +149,7 @@ static plan *plan_make(const gb_rnns *rnns, const plan_key *key) {
   if (status == CUDNN_STATUS_SUCCESS) status = measure(rnns, p);
   if (status == CUDNN_STATUS_ALLOC_FAILED) plan_release(p), p = NULL;
   else if (status != CUDNN_STATUS_SUCCESS) refuse(p, "cuDNN does not run them", status);
-  else if (p->packed % gb_bytes_of((gb_dtype)rnn->dtype)) refuse(p, "cuDNN packs weights in another dtype", status);
+  else if (p->packed != bytes_of_weights(rnn)) refuse(p, "cuDNN packs weights in a way that is not known here", status);
   free(lengths);
   return p;
 }
@@ -196,14 +206,17 @@ static bool is_repeatable(void) {
   return second && !strchr(second + 1, ':');
 }
 
-/* Sizes that the library counts in ints, products of two of them included. */
+/* Sizes that the library counts in ints: those of each layer's sums, matrices and states, too. */
 static bool fits(const gb_rnn *rnn) {
-  const int64_t directions = gb_rnn_directions(rnn), gates = gb_rnn_gates(rnn->cell);
-  const int64_t sizes[] = { rnn->layers, rnn->time, rnn->batch, rnn->input, rnn->hidden, directions * rnn->state };
+  const int64_t sizes[] = { rnn->time, rnn->batch, rnn->input, rnn->hidden, rnn->state };
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
     if (sizes[i] < 1 || sizes[i] > INT_MAX / 8) return false;
-  int64_t widest = rnn->input > gates * rnn->hidden ? rnn->input : gates * rnn->hidden;
-  return rnn->time * rnn->batch <= INT_MAX / widest && rnn->layers * directions * rnn->batch <= INT_MAX / rnn->hidden;
+  if (rnn->state > rnn->hidden || rnn->layers < 1 || rnn->layers > MOST_LAYERS) return false;
+  const int64_t layers = rnn->layers * gb_rnn_directions(rnn), wide = gb_rnn_gates(rnn->cell) * rnn->hidden;
+  const int64_t inputs = rnn->input > 2 * rnn->state ? rnn->input : 2 * rnn->state;
+  const int64_t widest = inputs > wide ? inputs : wide;
+  return rnn->time * rnn->batch <= INT_MAX / widest && layers * rnn->batch <= INT_MAX / rnn->hidden &&
+         wide <= INT_MAX / inputs;
 }
 
 static bool declines(gb_cuda *cuda, const char *why) {
@@ -285,7 +298,7 @@ gb_status gb_rnn_place(gb_cuda_call *call, const gb_rnn *rnn, void *packed, int6
     cudnnStatus_t status = part_of(call->cuda->rnns, p, packed, &w, first + k, count, &at);
     if (status != CUDNN_STATUS_SUCCESS) return failure(call, status);
     if (k == 0) *place = at;
-    if (!at || at != *place + k * count * (int64_t)gb_bytes_of((gb_dtype)rnn->dtype))
+    if (!at || at != *place + k * count * (int64_t)gb_bytes_of(rnn->dtype))
       return gb_cuda_fail(call, GB_EUNSUPPORTED, "this version of cuDNN lays weights of recurrent layers out in a way "
                                                  "that is not known here");
   }

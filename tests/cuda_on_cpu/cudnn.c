@@ -1,11 +1,11 @@
 /* cudnn.c - stands in for cuDNN's recurrent layers, below cuda/rnn.c, through the functions of cudnn.h.
  *
  * Sequences are computed one after the other by plain loops in float64; states and results are rounded to the dtype of
- * the data after each step, operands of TF32 before each product. Gates and weights stand in the library's order: of
- * all layers and directions first the matrices, then, behind a gap, the biases. Descriptors refuse what the library's
- * refuse; sizes and pointers that its kernels would fault at fail here. Backward writes over the reserve, as the
- * library's does. There is no library unless GIBBOUS_CUDNN_ON_CPU is set; with GIBBOUS_CUDNN_WITHOUT=bfloat16 it is one
- * whose layers do not take that dtype. */
+ * the data after each step, operands of TF32 before each product. Gates and weights stand in the library's order, as
+ * version 9.26 tells it: of all layers and directions first the matrices, then the biases. Descriptors refuse what the
+ * library's refuse; sizes and pointers that its kernels would fault at fail here. Backward writes over the reserve, as
+ * the library's does. There is no library unless GIBBOUS_CUDNN_ON_CPU is set; with GIBBOUS_CUDNN_WITHOUT=bfloat16 it is
+ * one whose layers do not take that dtype. */
 #include <cudnn.h>
 #include <math.h>
 #include <stdio.h>
@@ -16,8 +16,7 @@
 #include "elements.h"
 #include "machine.h"
 
-#define GAP 32    /* elements between matrices and biases */
-#define HEADER 2  /* numbers at the begin of a reserve: what has been done with it */
+#define HEADER 2 /* numbers at the begin of a reserve: what has been done with it */
 enum { FILLED = 1, SPENT = 2 };
 
 struct stand_in_cudnn { gb_stream stream; };
@@ -108,11 +107,6 @@ cudnnStatus_t cudnnSetDropoutDescriptor(cudnnDropoutDescriptor_t dropout, cudnnH
   return CUDNN_STATUS_SUCCESS;
 }
 
-static bool is_missing(cudnnDataType_t type) {
-  const char *without = getenv("GIBBOUS_CUDNN_WITHOUT");
-  return type == CUDNN_DATA_BFLOAT16 && without && !strcmp(without, "bfloat16");
-}
-
 cudnnStatus_t cudnnSetRNNDescriptor_v8(cudnnRNNDescriptor_t rnn, cudnnRNNAlgo_t algorithm, cudnnRNNMode_t mode,
                                        cudnnRNNBiasMode_t bias, cudnnDirectionMode_t directions,
                                        cudnnRNNInputMode_t input, cudnnDataType_t type, cudnnDataType_t compute,
@@ -122,8 +116,8 @@ cudnnStatus_t cudnnSetRNNDescriptor_v8(cudnnRNNDescriptor_t rnn, cudnnRNNAlgo_t 
   if (inputs < 1 || hidden < 1 || layers < 1 || projected < 1 || projected > hidden || !dropout || !dropout->set)
     return refuse(CUDNN_STATUS_BAD_PARAM, "sizes of a network");
   if (projected != hidden && mode != CUDNN_LSTM) return refuse(CUDNN_STATUS_NOT_SUPPORTED, "only LSTMs are projected");
-  if (compute != (type == CUDNN_DATA_DOUBLE ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT) || is_missing(type))
-    return refuse(CUDNN_STATUS_NOT_SUPPORTED, "this dtype");
+  if (compute != (type == CUDNN_DATA_DOUBLE ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT))
+    return refuse(CUDNN_STATUS_NOT_SUPPORTED, "the type of its sums");
   if (flags != CUDNN_RNN_PADDED_IO_ENABLED) return refuse(CUDNN_STATUS_BAD_PARAM, "unpacked sequences need the flag");
   *rnn = (struct stand_in_rnn){ .mode = mode, .type = type, .bias = bias == CUDNN_RNN_DOUBLE_BIAS,
                                 .tf32 = type == CUDNN_DATA_FLOAT && math != CUDNN_FMA_MATH,
@@ -183,14 +177,14 @@ static places places_of(const struct stand_in_rnn *r, int64_t layer) {
   for (int64_t i = 0; i < layer; i++) at += matrices_of(r, i);
   places p = { .input = at, .state = at + wide * inputs_of(r, layer) };
   p.projection = p.state + wide * r->state;
-  p.input_bias = all_matrices(r) + GAP + 2 * layer * wide;
+  p.input_bias = all_matrices(r) + 2 * layer * wide;
   p.state_bias = p.input_bias + wide;
   return p;
 }
 
 static int64_t weights_of(const struct stand_in_rnn *r) {
   int64_t biases = r->bias ? 2 * (int64_t)r->gates * r->hidden * r->layers * r->directions : 0;
-  return all_matrices(r) + GAP + biases;
+  return all_matrices(r) + biases;
 }
 
 cudnnStatus_t cudnnGetRNNWeightSpaceSize(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, size_t *bytes) {
@@ -247,10 +241,17 @@ static size_t workspace_of(const struct stand_in_rnn *r, const struct stand_in_s
   return size_of(dtype_of(r->type), (int64_t)x->time * x->batch * r->gates * r->hidden);
 }
 
+/* Versions that lack a dtype describe such layers, and say so here. */
+static bool is_missing(cudnnDataType_t type) {
+  const char *without = getenv("GIBBOUS_CUDNN_WITHOUT");
+  return type == CUDNN_DATA_BFLOAT16 && without && !strcmp(without, "bfloat16");
+}
+
 cudnnStatus_t cudnnGetRNNTempSpaceSizes(cudnnHandle_t handle, cudnnRNNDescriptor_t rnn, cudnnForwardMode_t mode,
                                         cudnnRNNDataDescriptor_t x, size_t *work, size_t *reserve) {
   if (!handle || x->features != rnn->inputs || x->type != rnn->type)
     return refuse(CUDNN_STATUS_BAD_PARAM, "x is not the network's");
+  if (is_missing(rnn->type)) return refuse(CUDNN_STATUS_NOT_SUPPORTED, "this dtype");
   *work = workspace_of(rnn, x);
   *reserve = mode == CUDNN_FWD_MODE_TRAINING ? reserve_of(rnn, x) : 0;
   return CUDNN_STATUS_SUCCESS;
