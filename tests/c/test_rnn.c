@@ -139,6 +139,50 @@ static void test_weights(gb_context *context, const layer *l) {
   }
 }
 
+/* Forward and backward, with gradients of everything. */
+static gb_status train(gb_context *context, const layer *l) {
+  gb_out_rnn out = { 0 };
+  gb_tensor *sum = NULL;
+  gb_status status = GB_RUN(context, rnn, &out.y, .x = l->x, .h = l->h, .c = l->c, .lengths = l->lengths,
+                            .packed = l->packed, .weights = (gb_tensor **)l->weights, .count = l->count,
+                            .cell = lstm(), .layers = gb_attr_int(1), .bias = gb_attr_int(true));
+  if (status == GB_OK) status = GB_RUN(context, sum, &sum, .x = out.y);
+  if (status == GB_OK) status = gb_backward(sum, NULL, false, false);
+  gb_drop(&out.y), gb_drop(&out.last_h), gb_drop(&out.last_c), gb_drop(&sum);
+  return status;
+}
+
+static int64_t bytes_in_use(gb_context *context) {
+  gb_memory_stats stats;
+  gb_memory_get_stats(context, &stats);
+  return (int64_t)stats.current_total;
+}
+
+/* A failed allocation is tried once more: it fails then, too. */
+static void fail_again(void *pool) { gb_pool_fail_after(pool, 1); }
+
+/* Wherever memory ends, the call says so, and leaves nothing behind but gradients that had come. */
+static void test_memory(gb_context *context, layer *l) {
+  gb_tensor *leaves[] = { l->x, l->h, l->c, l->weights[0], l->weights[1], l->weights[2], l->weights[3] };
+  const int n_leaves = (int)(sizeof leaves / sizeof *leaves);
+  for (int i = 0; i < n_leaves; i++) CHECK(gb_tensor_set_requires_grad(leaves[i], true) == GB_OK);
+  const int64_t before = bytes_in_use(context);
+  gb_pool *pool = context->pool[gb_device_slot(test_device())];
+  gb_status status = GB_EMEMORY;
+  uint64_t n = 0;
+  context->reclaim = fail_again, context->reclaim_user = pool;
+  while (status != GB_OK && ++n < 100) {
+    gb_pool_fail_after(pool, n);
+    status = train(context, l);
+    gb_pool_fail_after(pool, 0);
+    CHECK(status == GB_OK || status == GB_EMEMORY);
+    for (int i = 0; i < n_leaves; i++) CHECK(gb_tensor_set_grad(leaves[i], NULL) == GB_OK);
+    CHECK(bytes_in_use(context) == before);
+  }
+  context->reclaim = NULL;
+  CHECK(status == GB_OK && n > 15);
+}
+
 int main(void) {
   gb_context *context = open_context(1, NULL);
   layer l = new_layer(context);
@@ -150,6 +194,7 @@ int main(void) {
     test_operands(context, &l);
     test_numbers(context, &l);
     test_weights(context, &l);
+    test_memory(context, &l);
   } else expect_refused(context, pack(context, &l, &l.packed), GB_EUNSUPPORTED, "has no library");
   free_layer(&l);
   gb_context_close(context);
