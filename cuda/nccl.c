@@ -109,35 +109,24 @@ static gb_status need_staging(gb_mover *m, size_t bytes) {
   return status;
 }
 
-/* What this rank sends, on its way to the device. */
-static int bring(gb_nccl *n) {
-  const work *w = &n->work;
-  size_t at = 0;
-  int code = 0;
-  for (int i = 0; i < w->count && !code; i++) {
-    const gb_move *move = &w->slots[i].move;
-    size_t room = room_of(w, i), bytes = part_of(w, i);
-    if (room && (move->sends || w->sums)) {
-      memcpy(n->pinned + at, (char *)move->data + w->done, bytes);
-      code = gb_rt_copy(n->stream, n->staged + at, n->pinned + at, bytes, GB_COPY_TO_DEVICE);
-    }
-    at += room;
-  }
-  return code;
-}
+/* BRING: what this rank sends, on its way to the device. TAKE: what it has received, on its way back; PUT: and, once that
+ * has come to pass, to where it belongs. */
+typedef enum passage { BRING, TAKE, PUT } passage;
 
-/* What it has received, on its way back; and, once that has come to pass, where it belongs. */
-static int take_back(gb_nccl *n, bool arrived) {
+static int pass_staging(gb_nccl *n, passage way) {
   const work *w = &n->work;
   size_t at = 0;
   int code = 0;
   for (int i = 0; i < w->count && !code; i++) {
     const gb_move *move = &w->slots[i].move;
     size_t room = room_of(w, i), bytes = part_of(w, i);
-    bool receives = room && (!move->sends || w->sums);
-    if (receives && arrived) memcpy((char *)move->data + w->done, n->pinned + at, bytes);
-    else if (receives) code = gb_rt_copy(n->stream, n->pinned + at, n->staged + at, bytes, GB_COPY_TO_HOST);
+    char *data = (char *)move->data + w->done, *pinned = n->pinned + at, *staged = n->staged + at;
     at += room;
+    if (!room || (move->sends != (way == BRING) && !w->sums)) continue;
+    if (way == BRING) memcpy(pinned, data, bytes);
+    if (way == BRING) code = gb_rt_copy(n->stream, staged, pinned, bytes, GB_COPY_TO_DEVICE);
+    if (way == TAKE) code = gb_rt_copy(n->stream, pinned, staged, bytes, GB_COPY_TO_HOST);
+    if (way == PUT) memcpy(data, pinned, bytes);
   }
   return code;
 }
@@ -173,7 +162,7 @@ static gb_status start_piece(gb_mover *m) {
   size_t bytes = 0;
   for (int i = 0; i < n->work.count; i++) bytes += room_of(&n->work, i);
   GB_TRY(need_staging(m, bytes));
-  int code = bring(n);
+  int code = pass_staging(n, BRING);
   if (code) return runtime_failure(m, code, "a copy to the device");
   ncclResult_t result = call_nccl(n);
   if (result != ncclSuccess && result != ncclInProgress) return nccl_failure(m, result, "sending and receiving");
@@ -213,7 +202,7 @@ static gb_status sum(gb_mover *m, gb_dtype dtype, void *data, int64_t count) {
 static gb_status follow(gb_mover *m) {
   gb_nccl *n = m->state;
   if (n->joins) return n->joins = false, n->stage = IDLE, GB_OK;
-  int code = take_back(n, false);
+  int code = pass_staging(n, TAKE);
   if (!code) code = gb_rt_event_record(n->ended, n->stream);
   if (code) return runtime_failure(m, code, "a copy from the device");
   n->stage = RUNS;
@@ -223,7 +212,7 @@ static gb_status follow(gb_mover *m) {
 /* The piece has been moved; there may be another one. */
 static gb_status end_piece(gb_mover *m) {
   gb_nccl *n = m->state;
-  take_back(n, true);
+  pass_staging(n, PUT);
   n->work.done += PIECE;
   n->stage = IDLE;
   return n->work.done < n->work.most ? start_piece(m) : GB_OK;

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { RANKS_MOST = 16, LEVELS_MOST = 10, LEAVES_MOST = 1 << LEVELS_MOST, SMALL = 4096 /* bytes */ };
+enum { RANKS_MOST = 16, LEVELS_MOST = 10, LEAVES_MOST = 1 << LEVELS_MOST };
 
 /* nodes: of all levels, from the leaves up. cost: how many messages it takes until a rank has a node [node, rank].
  * made, wanted: of a part, who adds up a node, or has it all, and who takes it on; -1: neither [part, node]. slots:
@@ -23,7 +23,7 @@ typedef struct plan {
 bool gb_plan_serves(const gb_tree *tree) {
   const gb_comm *comm = tree->comm;
   return comm && comm->size > 2 && comm->size <= RANKS_MOST && tree->leaves <= LEAVES_MOST && !tree->lane.mix &&
-      tree->leaves >= comm->size && gb_lane_bytes(&tree->lane) > SMALL;
+      tree->leaves >= comm->size && gb_lane_bytes(&tree->lane) > GB_TREE_SMALL;
 }
 
 /* {==== the plan ==== */

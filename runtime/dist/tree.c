@@ -252,8 +252,6 @@ static bool is_even(const gb_tree *tree) {
       tree->leaves >= comm->size;
 }
 
-enum { SMALL = 4096 };                /* bytes */
-
 /* Partners give each other all that they have: half as many messages as halving and doubling. */
 static gb_status swap_whole(gb_comm *comm, const gb_lane *lane, void *data, void *spare) {
   size_t bytes = gb_lane_bytes(lane);
@@ -305,7 +303,7 @@ gb_status gb_tree_finish(gb_tree *tree, void **sum) {
   int rounds = 0;
   void *spare = gb_tree_leaf(tree);
   if (!spare) return GB_EMEMORY;
-  bool whole = tree->lane.mix || gb_lane_bytes(&tree->lane) <= SMALL;
+  bool whole = tree->lane.mix || gb_lane_bytes(&tree->lane) <= GB_TREE_SMALL;
   gb_status status = whole ? swap_whole(comm, &tree->lane, tree->nodes[0].data, spare)
                            : halve(comm, &tree->lane, &c, tree->nodes[0].data, spare, spans, &rounds);
   if (status == GB_OK && !whole) status = join_halves(comm, &tree->lane, &c, tree->nodes[0].data, spans, rounds);

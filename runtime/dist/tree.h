@@ -13,6 +13,8 @@
 
 typedef enum gb_reduction { GB_REDUCE_SUM, GB_REDUCE_MAX, GB_REDUCE_OR } gb_reduction;
 
+enum { GB_TREE_SMALL = 4096 };        /* bytes that are exchanged whole, in as few messages as there can be */
+
 /* Numbers of one kind that are reduced together. GB_FLOAT32, GB_FLOAT64 or GB_INT64. A maximum is NaN where a number
  * is; OR is of int64 alone. */
 typedef struct gb_lane {
