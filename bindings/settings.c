@@ -78,7 +78,7 @@ static int best_device(lua_State *L, gbl_call *call) {
 static int count_devices(gb_context *context, int type) {
   const char *why;
   if (!gb_context_has_device(context, type, &why)) return 0;
-  return context->backend[type]->devices > 1 ? context->backend[type]->devices : 1;
+  return type == GB_CPU ? 1 : context->devices[type];
 }
 
 static int devices(lua_State *L, gbl_call *call) {

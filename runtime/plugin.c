@@ -62,25 +62,33 @@ static gb_status install(gb_context *context, int slot, gb_backend *backend) {
   return gb_fail_memory(context, 0);
 }
 
-gb_status gb_context_load_backend(gb_context *context, const char *path) {
-  if (!context || !path) return gb_refuse(context, "load_backend: path is NULL");
+/* Open a plugin with its device of that number, and keep both. */
+static gb_status load(gb_context *context, const char *path, int index) {
   void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (!handle) return gb_fail(context, GB_EDEVICE, "cannot open the backend: %s", dlerror());
   gb_backend *backend = calloc(1, sizeof *backend);
+  if (backend) backend->index = index;
   gb_status status = backend ? open_plugin(context, handle, path, backend) : gb_fail_memory(context, sizeof *backend);
   if (status != GB_OK) {
     free(backend);
     dlclose(handle);
     return status;
   }
-  int type = strcmp(backend->name, "cuda") ? GB_PLUGIN : GB_CUDA;
-  if (context->backend[type]) {
+  bool is_cuda = !strcmp(backend->name, "cuda");
+  gb_device device = { is_cuda ? GB_CUDA : GB_PLUGIN, (int16_t)(is_cuda ? index : 0) };
+  int there = backend->devices > 1 ? backend->devices : 1;
+  if (context->plugin[device.type]) {
     status = gb_fail(context, GB_ESTATE, "a backend for '%s' is loaded already", backend->name);
     close_backend(backend);
-  } else status = install(context, type, backend);
-  if (status == GB_OK) context->plugin[type] = handle;
+  } else status = install(context, gb_device_slot(device), backend);
+  if (status == GB_OK) context->plugin[device.type] = handle, context->devices[device.type] = there;
   else dlclose(handle);
   return status;
+}
+
+gb_status gb_context_load_backend(gb_context *context, const char *path) {
+  if (!context || !path) return gb_refuse(context, "load_backend: path is NULL");
+  return load(context, path, 0);
 }
 
 gb_status gb_context_open_device(gb_context *context, gb_device device) {
@@ -156,7 +164,10 @@ static void open_cuda(gb_context *context) {
   if (!gb_plugin_find(context, CUDA_PLUGIN, path, sizeof path))
     context->no_cuda = strdup("the CUDA backend (" CUDA_PLUGIN ") is not installed");
   else {
-    gb_status status = gb_context_load_backend(context, path);
+    gb_device own = gb_context_own_cuda(context);
+    gb_status status = gb_is_device(own) ? load(context, path, own.index) : GB_EDEVICE;
+    /* there may be fewer, which whoever names a device is told */
+    if (status == GB_EDEVICE && context->own_cuda) status = load(context, path, 0);
     /* memory may be there the next time */
     if (status != GB_OK && status != GB_EMEMORY) context->no_cuda = strdup(context->error);
   }
@@ -167,9 +178,9 @@ static void open_cuda(gb_context *context) {
 }
 
 bool gb_context_has_device(gb_context *context, int type, const char **why) {
-  if (type == GB_CUDA && !context->backend[type] && !context->no_cuda) open_cuda(context);
+  if (type == GB_CUDA && !context->plugin[type] && !context->no_cuda) open_cuda(context);
   *why = type != GB_CUDA ? "no plugin of that name is loaded" : context->no_cuda ? context->no_cuda : "out of memory";
-  return context->backend[type] != NULL;
+  return type == GB_CPU || context->plugin[type] != NULL;
 }
 
 /* ====} */

@@ -124,7 +124,7 @@ static gb_status pin_buffers(gb_loader *loader) {
   const char *why;
   gb_context *context = loader->context;
   if (!gb_context_has_device(context, GB_CUDA, &why)) return GB_OK;
-  gb_backend *pins = gb_context_backend(context, (gb_device){ GB_CUDA, 0 });
+  gb_backend *pins = gb_context_backend(context, gb_context_own_cuda(context));
   if (!pins || !pins->pin) return GB_OK;
   loader->pins = pins;
   for (int c = 0; c < loader->dataset->columns; c++)

@@ -98,7 +98,7 @@ static gb_status find_device(gb_context *context, const gb_launch *launch, int *
     return gb_fail(context, GB_EUNSUPPORTED, "dist.init: RANK and WORLD_SIZE=%lld in the environment are torchrun's, "
                                              "whose jobs exchange by NCCL, between GPUs; here is none: %s. Without "
                                              "GPUs " START, (long long)launch->size, why);
-  int64_t there = context->backend[GB_CUDA]->devices > 1 ? context->backend[GB_CUDA]->devices : 1;
+  int64_t there = context->devices[GB_CUDA];
   int64_t local = launch->local_rank >= 0 ? launch->local_rank : launch->rank;
   if (local >= there && there > 1)
     return gb_fail(context, GB_EINVAL, "dist.init: LOCAL_RANK=%lld, and this machine has %lld GPUs; start as many "

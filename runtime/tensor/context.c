@@ -316,7 +316,7 @@ gb_status gb_device_parse(gb_context *context, const char *text, gb_device *out)
     const char *why;
     if (!gb_context_has_device(context, type, &why))
       return gb_fail(context, GB_EDEVICE, "device '%s' is not available: %s; use 'cpu'", text, why);
-    int there = context->backend[type]->devices > 1 ? context->backend[type]->devices : 1;
+    int there = type == GB_CPU ? 1 : context->devices[type];
     if (!end && there == 1) index = 0; /* a process that is shown one device has that one */
     if (index >= there && there == 1)
       return gb_fail(context, GB_EDEVICE, "device '%s' does not exist; there is %s:0", text, name);
@@ -324,7 +324,7 @@ gb_status gb_device_parse(gb_context *context, const char *text, gb_device *out)
       return gb_fail(context, GB_EDEVICE, "device '%s' does not exist; there are %s:0 .. %s:%d", text, name, name,
                      there - 1);
     *out = (gb_device){ (int16_t)type, (int16_t)index };
-    return index ? gb_context_open_device(context, *out) : GB_OK;
+    return gb_context_open_device(context, *out);
   }
   return gb_fail(context, GB_EINVAL, "unknown device '%s'; devices are 'cpu', 'cuda' and 'cuda:N'", text);
 }

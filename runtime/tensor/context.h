@@ -70,6 +70,7 @@ struct gb_context {
                                               goes back to no device */
   gb_backend *backend[GB_DEVICE_SLOTS];
   void *plugin[GB_DEVICE_TYPES];           /* handle of the shared library, or NULL */
+  int devices[GB_DEVICE_TYPES];            /* of a plugin that is loaded: how many it has, of which some are open */
   char *plugin_folders;                    /* where plugins are looked for first, separated by ':'; or NULL */
   int own_cuda;                            /* the device that "cuda" means: 0, or one for each process of a job */
   char *no_cuda;                           /* why there is no CUDA device; NULL: there is one, or nobody has asked
@@ -153,10 +154,14 @@ gb_block *gb_context_alloc(gb_context *context, gb_device device, size_t bytes, 
 
 static inline gb_backend *gb_context_backend(const gb_context *context,
                                              gb_device device) { return context->backend[gb_device_slot(device)]; }
+/* What "cuda" means; a process that is shown one device has that one. */
+static inline gb_device gb_context_own_cuda(const gb_context *context) {
+  return (gb_device){ GB_CUDA, (int16_t)(context->devices[GB_CUDA] == 1 ? 0 : context->own_cuda) };
+}
 static inline gb_pool *gb_context_pool(const gb_context *context,
                                        gb_device device) { return context->pool[gb_device_slot(device)]; }
-/* Is there a device of the type? The CUDA backend is opened when this is asked first. false: *why says what is
- * missing. */
+/* Is there a device of the type? The CUDA backend is opened when this is asked first, with the device that is this
+ * process's own, and no other one, whose memory that would cost. false: *why says what is missing. */
 bool gb_context_has_device(gb_context *context, int type, const char **why);
 /* The path of a plugin of that name, where one is: plugin.c says in which folders. */
 bool gb_plugin_find(const gb_context *context, const char *name, char *path, size_t size);

@@ -103,6 +103,32 @@ static void test_fetch(gb_context *context, gb_backend *b) {
   other->free(other->state, away, sizeof *away);
 }
 
+/* A process that torchrun started as the second one of two opens the second device, and the first one where that is
+ * asked for. */
+static void test_own_device(int there) {
+  static const char *const job[][2] = { { "RANK", "1" }, { "WORLD_SIZE", "2" }, { "LOCAL_RANK", "1" } };
+  for (int i = 0; i < 3; i++) setenv(job[i][0], job[i][1], 1);
+  gb_context *context = open_on_device();
+  gb_device device, first = { GB_CUDA, 0 };
+  CHECK(gb_device_parse(context, "cuda", &device) == GB_OK && device.index == (there > 1));
+  CHECK((gb_context_backend(context, first) == NULL) == (there > 1));
+  CHECK(gb_device_parse(context, "cuda:0", &device) == GB_OK && device.index == 0);
+  CHECK(gb_context_backend(context, first) && context->devices[GB_CUDA] == there);
+  gb_context_close(context);
+  setenv("LOCAL_RANK", "31", 1);
+  context = open_on_device();
+  CHECK(gb_device_parse(context, "cuda:0", &device) == GB_OK);
+  CHECK((gb_device_parse(context, "cuda", &device) == GB_OK) == (there == 1));
+  gb_context_close(context);
+  for (int i = 0; i < 3; i++) unsetenv(job[i][0]);
+  static const char *const mpi[] = { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK" };
+  for (int i = 0; i < 3; i++) setenv(mpi[i], job[i][1], 1);
+  context = open_on_device();
+  CHECK(gb_device_parse(context, "cuda", &device) == GB_OK && device.index == 0);
+  gb_context_close(context);
+  for (int i = 0; i < 3; i++) unsetenv(mpi[i]);
+}
+
 int main(void) {
   gb_context *context = open_on_device();
   gb_backend *backend = gb_context_backend(context, test_device());
@@ -112,6 +138,7 @@ int main(void) {
     test_lead(backend);
     test_refusals(context, backend);
     test_fetch(context, backend);
+    test_own_device(context->devices[GB_CUDA]);
   }
   gb_context_close(context);
   return check_report();
