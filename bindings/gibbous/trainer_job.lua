@@ -44,7 +44,11 @@ end
 -- A checkpoint of a run in so many shards (nil: in none) goes on in as many, or, where the recipe says another number,
 -- not at all.
 function trainer.check_shards(mine, saved)
-  if saved == nil or saved == mine.shards then return end
+  if saved == mine.shards then return end
+  if saved == nil then
+    return trainer.say(mine, format("Trainer: the checkpoint is of a run without virtual shards, which goes on in %d: \z
+      from here on it is what it would have been within rounding", mine.shards))
+  end
   if mine.given_shards ~= nil or math.type(saved) ~= "integer" then
     fail(format("Trainer: the checkpoint is of a run in %s virtual shards, and shards = %s; the same number gives the \z
       same bits", tostring(saved), tostring(mine.given_shards)))

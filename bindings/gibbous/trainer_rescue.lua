@@ -10,7 +10,7 @@
 -- mine.rescue is what gives back, true where nothing has to be, or nil where there is no whole step to save.
 
 local gb, native = ...
-local copy, trainer = native.copy, native.trainer
+local copy, private, trainer = native.copy, native.private, native.trainer
 local format, max = string.format, math.max
 local MARGIN = { seconds = 1.0, instructions = 1000000 } -- for saving, beside three of the longest steps, and one
 -- that passes in a job before all ranks know
@@ -66,6 +66,11 @@ function trainer.save_what_is_whole(mine)
   if not (mine.save_on_error and mine.checkpoint and mine.rank == 0) then return end
   if not mine.rescue then
     print("the run failed where no step was whole, and nothing was saved")
+    return
+  end
+  if mine.size > 1 and private(mine.optimizer, "optimizer").shares_gradients ~= nil then
+    print("the run failed, and nothing was saved: the optimizer is shared out between the processes \z
+      (gb.optim.Sharded), and they would have to save it together; the last checkpoint is as it was")
     return
   end
   local ok, why = pcall(function()

@@ -102,6 +102,34 @@ describe("a job", function()
     expect(function() twice(calm, 16) end):to_fail("changed after it had been sent")
     expect(grad_of(twice, calm)):to_equal_bits(once * 2)
   end)
+  it("lets the loop's body read gradients while they are exchanged", function()
+    local ddp = nn.parallel.DataParallel(nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)))
+    local opt = gb.optim.SGD(ddp.module:parameters(), { lr = 0.1 })
+    local function grads_of(reads)
+      gb.manual_seed(6)
+      local x, read = gb.randn(16, 3), {}
+      opt:zero_grad()
+      for xs in ddp:shards(x) do
+        ddp(xs):square():mean():backward()
+        local own = {} -- of this shard alone, whatever has gone out by now
+        for i, p in ipairs(ddp.module:parameters()) do own[i] = reads and p.grad:clone() end
+        if reads then read[#read + 1] = { xs = xs, own = own } end
+      end
+      local made = {}
+      for i, p in ipairs(ddp.module:parameters()) do made[i] = p.grad:clone() end
+      return made, read
+    end
+    local want = grads_of(false)
+    for _ = 1, 3 do
+      local made, read = grads_of(true)
+      for i, grad in ipairs(made) do expect(grad):to_equal_bits(want[i]) end
+      for _, shard in ipairs(read) do
+        opt:zero_grad()
+        ddp.module(shard.xs):square():mean():backward()
+        for i, p in ipairs(ddp.module:parameters()) do expect(shard.own[i]):to_equal_bits(p.grad) end
+      end
+    end
+  end)
   it("tells all ranks that a gradient was replaced after it had been sent", function()
     local ddp = nn.parallel.DataParallel(nn.Linear(2, 2))
     for _ = 1, 2 do run(ddp, 16) end

@@ -2,7 +2,7 @@
 -- above 0, and write one there at TO; print a digest of the weights.
 
 local gb = require "gibbous"
-local nn, F, dist = gb.nn, gb.nn.functional, gb.dist
+local nn, F, dist, digest = gb.nn, gb.nn.functional, gb.dist, dofile "tests/dist/digest.lua"
 local from, to, path = tonumber(arg[1]), tonumber(arg[2]), arg[3]
 
 dist.init { timeout = 60 }
@@ -26,11 +26,6 @@ for step = from + 1, to do
 end
 if dist.rank() == 0 then
   gb.io.save_checkpoint(path, parts)
-  local hash = 0
-  for _, p in ipairs(model:parameters()) do
-    local bytes = gb.to_bytes(p:detach())
-    for i = 1, #bytes do hash = (hash ~ bytes:byte(i)) * 0x100000001B3 end
-  end
-  print(("%016x after %d steps, scale %g"):format(hash, to, scaler:get_scale()))
+  print(("%s after %d steps, scale %g"):format(digest(model), to, scaler:get_scale()))
 end
 dist.barrier()

@@ -2,7 +2,7 @@
 -- FOLDER/RANK, and prints the step of each save; rank 0 prints a digest of the weights in the end.
 
 local gb = require "gibbous"
-local nn, data = gb.nn, gb.data
+local nn, data, digest = gb.nn, gb.data, dofile "tests/dist/digest.lua"
 local folder = arg[1]
 gb.manual_seed(3)
 local model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 4))
@@ -20,9 +20,5 @@ local trainer = gb.Trainer { model = model, optimizer = { "AdamW", lr = 0.01 }, 
     save = function(t) print(("rank %d saved at step %d"):format(gb.dist.rank(), t.step)) io.stdout:flush() end } }
 trainer:fit(loader)
 if gb.dist.rank() == 0 then
-  local hash = 0
-  for _, p in ipairs(model:parameters()) do
-    for byte in gb.to_bytes(p:detach()):gmatch(".") do hash = (hash ~ byte:byte()) * 0x100000001B3 end
-  end
-  print(("digest %016x after %d steps"):format(hash, trainer.step))
+  print(("digest %s after %d steps"):format(digest(model), trainer.step))
 end

@@ -249,6 +249,48 @@ describe("a Trainer in a job", function()
     expect(run(true)):to_be(whole)
   end)
 
+  it("saves nothing after an error on one rank where the optimizer is shared out", function()
+    local function run(share)
+      gb.manual_seed(4)
+      local model, texts = Net(), {}
+      local adam = gb.optim.AdamW(model:parameters(), { lr = 0.02 })
+      local trainer, train = make { model = model, optimizer = share and shared(adam) or adam, epochs = 2,
+        save_on_error = true, checkpoint = { folder .. "/error", every_steps = 1000 },
+        on = { finish = function() error("as planned", 0) end, start = function(t) t:stop() end } }
+      local say = print
+      _G.print = function(text) texts[#texts + 1] = text end
+      local ok, message = pcall(trainer.fit, trainer, train)
+      _G.print = say
+      expect(ok):to_be(false)
+      expect(message):to_be("as planned")
+      dist.barrier() -- nobody waits for who does not save
+      return table.concat(texts, "\n")
+    end
+    local whole, parts = run(false), run(true)
+    expect(whole:find("holds all of it", 1, true) ~= nil):to_be(rank == 0)
+    expect(parts:find("nothing was saved: the optimizer is shared out", 1, true) ~= nil):to_be(rank == 0 and size > 1)
+  end)
+
+  it("says where a run without shards goes on in shards", function()
+    local function run(shards, steps, name)
+      local trainer, train = make { shards = shards, epochs = 2, resume = true,
+        checkpoint = { folder .. "/bare" .. (name or ""),
+          every_steps = 1000 }, on = { step = function(t) return t.step ~= steps end } }
+      local texts, say = {}, print
+      _G.print = function(text) texts[#texts + 1] = text end
+      local ok, message = pcall(trainer.fit, trainer, train)
+      _G.print = say
+      if not ok then error(message) end
+      return table.concat(texts, "\n"), trainer
+    end
+    run(false, 3, rank > 0 and rank) -- each alone
+    dist.barrier()
+    local text, trainer = run(8, 5)
+    expect(trainer.step):to_be(5)
+    expect(text:find("without virtual shards, which goes on in 8", 1, true) ~= nil):to_be(rank == 0)
+    expect((run(8)):find("without virtual shards", 1, true)):to_be(nil)
+  end)
+
   it("fails on all ranks where one cannot save", function()
     local trainer, train = make { epochs = 1, checkpoint = { folder .. "/none" } }
     dist.once(function() os.execute("mkdir -p " .. folder .. "; touch " .. folder .. "/file") end)
