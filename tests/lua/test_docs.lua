@@ -75,8 +75,8 @@ local function has_anchor(page, wanted)
 end
 
 local pages = { "README.md" }
-local names = { "architecture", "contributing", "cuda", "data", "distributed", "embedding", "performance", "precision",
-  "sandbox", "tensors", "training", "watching" }
+local names = { "architecture", "contributing", "cuda", "data", "distributed", "embedding", "numbers", "performance",
+  "precision", "sandbox", "tensors", "training", "watching" }
 for _, name in ipairs(names) do
   pages[#pages + 1] = "docs/" .. name .. ".md"
 end
@@ -107,5 +107,29 @@ for _, path in ipairs(pages) do
     end
   end)
 end
+
+describe("README.md", function()
+  local page = read("README.md")
+  -- How many there are of what a pattern's number counts.
+  local function says(pattern, count) expect(tonumber(page:match(pattern))):to_be(count) end
+  it("counts the ops that a recipe can call", function()
+    local seen, count = {}, 0
+    for _, row in ipairs(gb.test.public_names()) do
+      if row.op and not seen[row.op.name] then seen[row.op.name], count = true, count + 1 end
+    end
+    says("| ops | (%d+) that a recipe can call", count)
+  end)
+  it("counts the schedules and names the optimizers", function()
+    local schedules, optimizers = 0, page:match("| `gb.optim` | ([^;]*); %d+ schedules")
+    for name in pairs(gb.optim.lr) do
+      if name:find("^%u") then schedules = schedules + 1 end
+    end
+    says("; (%d+) schedules", schedules)
+    for name in pairs(gb.optim) do
+      local is_other = ({ Average = true, EMA = true, Sharded = true })[name] or not name:find("^%u")
+      if not is_other then assert((", " .. optimizers .. ","):find(" " .. name .. ",", 1, true), name) end
+    end
+  end)
+end)
 
 gb.test.finish()
