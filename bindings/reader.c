@@ -962,11 +962,11 @@ static int call_native(lua_State *L) {
   return call.function->body(L, &call);
 }
 
-/* A list of our own: the recipe's may change. */
-static void push_ints(lua_State *L, const gbl_value *v) {
+/* A list of our own: the recipe's may change. Positions, which were read as from 0, count from 1 again. */
+static void push_ints(lua_State *L, const gbl_value *v, bool positions) {
   lua_createtable(L, v->count, 0);
   for (int i = 0; i < v->count; i++) {
-    lua_pushinteger(L, v->ints[i]);
+    lua_pushinteger(L, v->ints[i] + (positions && v->ints[i] >= 0));
     lua_rawseti(L, -2, i + 1);
   }
 }
@@ -986,7 +986,8 @@ static void push_value(lua_State *L, const gbl_call *call, int i) {
     lua_pushinteger(L, v->integer);
   else if (v->kind && !strcmp(v->kind, "ints") && lua_type(L, v->index) == LUA_TNUMBER) lua_pushinteger(L, v->ints[0]);
   else if (v->kind && (!strcmp(v->kind, "sizes") || !strcmp(v->kind, "shape") ||
-                       (!strcmp(v->kind, "ints") && lua_type(L, v->index) == LUA_TTABLE))) push_ints(L, v);
+                       (!strcmp(v->kind, "ints") && lua_type(L, v->index) == LUA_TTABLE))) push_ints(L, v, false);
+  else if (v->kind && !strcmp(v->kind, "dims") && lua_type(L, v->index) == LUA_TTABLE) push_ints(L, v, true);
   else lua_pushvalue(L, v->index);
 }
 

@@ -103,6 +103,19 @@ describe("tables of a recipe", function()
       silently(function() collecting(function() for _ = 1, 5 do taker[2](weak) end end) end)
     end)
   end
+  it("are not asked as the dimensions of a function in Lua", function()
+    local x = gb.rand(2, 3, 4)
+    local calls = {
+      function(d) return gb.linalg.matrix_norm(x, "fro", d { 2, -1 }) end,
+      function(d) return gb.linalg.norm(x, 2, d { 1, 3 }) end,
+      function(d) return gb.linalg.vector_norm(x, 2, d { 1, 3 }) end,
+      function(d) return gb.gradient(x, { dim = d { 2, -1 } })[2] end,
+    }
+    for _, call in ipairs(calls) do
+      expect(call(trap)):to_equal_bits(call(function(list) return list end))
+      collecting(function() call(weak) end)
+    end
+  end)
   it("are not asked by an audit, whose options are plain", function()
     local x, net = gb.rand(2, 4), model()
     silently(function() amp.audit(net, function() return net(x) end, trap { precision = "16-mixed" }) end)
