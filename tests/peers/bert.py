@@ -10,15 +10,16 @@ from torch.nn import functional as F
 import common
 from transformer import Block
 
-PAD, FILL, STEPS, EPOCHS = 0, -100, 300, 4
+PAD, FILL, STEPS, EPOCHS, GRAMS = 0, -100, 300, 2, 6
 
 
 class Encoder(nn.Module):
-    """Bytes and positions, blocks that do not look at padding, a norm."""
+    """Bytes, what ends with them, and positions; blocks that do not look at padding; a norm."""
 
     def __init__(self, weights, dropout):
         super().__init__()
         self.bytes = nn.Embedding(*weights["encoder.bytes.weight"].shape, padding_idx=PAD)
+        self.grams = nn.Embedding(*weights["encoder.grams.weight"].shape)
         self.positions = nn.Embedding(*weights["encoder.positions.weight"].shape)
         self.drop, width = nn.Dropout(dropout), self.bytes.embedding_dim
         layers = len({n.split(".")[2] for n in weights if n.startswith("encoder.blocks.")})
@@ -28,6 +29,10 @@ class Encoder(nn.Module):
     def forward(self, ids):
         seen = (ids != PAD)[:, None, None]
         x = self.drop(self.bytes(ids) + self.positions(torch.arange(ids.shape[1])))
+        code = ids
+        for n in range(1, min(GRAMS, ids.shape[1])):
+            code = (code * 31321 + F.pad(ids, (n, -n))) % self.grams.num_embeddings
+            x = x + self.grams(code)
         for block in self.blocks:
             x = block(x, seen)
         return self.norm(x)
