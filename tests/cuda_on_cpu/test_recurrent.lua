@@ -112,6 +112,30 @@ for _, kind in ipairs(kinds) do
   end
 end
 
+describe("second derivatives", function()
+  for _, case in ipairs { { "LSTM", { proj_size = 3, num_layers = 2, bidirectional = true } },
+    { "LSTM", { bias = false } }, { "GRU", { num_layers = 2, bidirectional = true } }, { "RNN" } } do
+    local projected = case[2] and case[2].proj_size
+    it(("of %s%s are the CPU's"):format(case[1], projected and " with a projection" or ""), function()
+      gb.manual_seed(4)
+      local here, there = pair(case[1], 4, 5, options_of(case[2] or {}, { dtype = "float64" }))
+      local x = gb.randn({ 5, 3, 4 }, { dtype = "float64" })
+      local function slopes(net, device)
+        local leaves = { x:clone():to(device):requires_grad_() }
+        for _, p in net:named_parameters() do leaves[#leaves + 1] = p end
+        local y, last = net(leaves[1], nil, { lengths = { 5, 2, 0 } })
+        local loss = (y ^ 3):sum() + (parts_of(last)[2] or last):pow(2):sum()
+        local list, sum = gb.grad(loss, leaves, { create_graph = true }), 0
+        for _, slope in ipairs(list) do sum = sum + (slope ^ 2):sum() end
+        for _, slope in ipairs(gb.grad(sum, leaves)) do list[#list + 1] = slope end
+        for i, t in ipairs(list) do list[i] = t:detach():to("cpu") end
+        return list
+      end
+      expect_alike(slopes(here, "cpu"), slopes(there, "cuda"), 1e-13)
+    end)
+  end
+end)
+
 if by_library then
   describe("the library", function()
     local net = nn.LSTM(6, 8, { num_layers = 2, bidirectional = true }):to("cuda")
