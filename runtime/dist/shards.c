@@ -37,9 +37,8 @@
 enum { CONTROL, LOSSES, INTEGERS, BUFFERS32, BUFFERS64, NORMS, BUCKETS };
 
 /* Of CONTROL. UNSTEADY: a gradient changed after it was final; SPOILED: and its bucket had gone out. LEFT: 1
- * above a rank that abandoned the round. UNMEASURED: a rank had no gradient to know the scale of all by. EXPECTED: see
- * gb_round. */
-enum { NEXT_OFFSET, TAG_SCALER, TAG_UPDATE, UNSTEADY, SPOILED, LEFT, UNMEASURED, EXPECTED, WISHES,
+ * above a rank that abandoned the round. EXPECTED: see gb_round. */
+enum { NEXT_OFFSET, TAG_SCALER, TAG_UPDATE, UNSTEADY, SPOILED, LEFT, EXPECTED, WISHES,
        SAME = WISHES + GB_ROUND_WISHES };
 /* From SAME on what must be the same: each stands twice, as the number and its complement, whose maxima tell whether
  * all agree. */
@@ -47,6 +46,8 @@ enum { SEED, OFFSET, LOADER, SAMPLES = LOADER + GB_ROUND_LOADER, PART, SHARDS, S
        CONTROLS = SAME + 2 * SAME_COUNT };
 /* Of LOSSES. */
 enum { LOSS, LOSS_WEIGHT, COUNTED, WIDE };
+/* Of NORMS: how many ranks have measured, and then the numbers of each slab. */
+enum { MEASURED, NUMBERS };
 
 #define SMALL_BYTES ((size_t)64 << 10)  /* a unit that goes with others in one message */
 #define BUCKET_BYTES ((int64_t)1 << 20) /* of gradients; a larger parameter has a bucket of its own */
@@ -268,7 +269,7 @@ static void lay_out(gb_shards *s) {
   s->units[INTEGERS].lane = (gb_lane){ GB_INT64, GB_REDUCE_MAX, s->n_parameters, NULL };
   s->units[BUFFERS32].lane = (gb_lane){ GB_FLOAT32, GB_REDUCE_SUM, 0, NULL };
   s->units[BUFFERS64].lane = (gb_lane){ GB_FLOAT64, GB_REDUCE_SUM, 0, NULL };
-  s->units[NORMS].lane = (gb_lane){ GB_FLOAT64, GB_REDUCE_SUM, 0, NULL };
+  s->units[NORMS].lane = (gb_lane){ GB_FLOAT64, GB_REDUCE_SUM, s->n_slabs ? NUMBERS : 0, NULL };
   for (int i = 0; i < s->n_slabs; i++) s->units[NORMS].lane.count += gb_split_numbers(s->slabs[i]);
   for (int i = s->n_parameters - 1; i >= 0; i--) {
     int64_t count = s->parameters[i]->numel;
@@ -765,7 +766,7 @@ static gb_status take_buffer(gb_shards *s, int i) {
 
 static void fill_control(const gb_shards *s, int64_t *control) {
   const int64_t values[SAME] = { (int64_t)s->next_offset, s->tag.scaler, s->tag.update, s->unsteady, s->spoiled, 0,
-                                 s->shard == last_shard(s) && !s->tagged, s->round.expected };
+                                 s->round.expected };
   int64_t same[SAME_COUNT];
   memcpy(control, values, sizeof values);
   for (int i = 0; i < GB_ROUND_WISHES; i++) control[WISHES + i] = s->wishes >> i & 1;
@@ -1033,9 +1034,10 @@ static gb_status put_all(gb_shards *s) {
   for (int i = 0; i < s->n_parameters; i++)
     if (used[i] <= 0) GB_TRY(gb_tensor_set_grad(s->parameters[i], s->before[i]));
     else if (!s->put[i]) GB_TRY(put_sum(s, i));
-  bool measured = !((const int64_t *)s->units[CONTROL].sum)[UNMEASURED];
-  for (int i = 0; i < s->n_slabs && measured; norms += gb_split_numbers(s->slabs[i++]))
-    GB_TRY(gb_split_joined(s->slabs[i], norms));
+  int measured = s->n_slabs && norms[MEASURED] == s->comm->size ? s->n_slabs : 0;
+  int64_t from = NUMBERS;
+  for (int i = 0; i < measured; from += gb_split_numbers(s->slabs[i++]))
+    GB_TRY(gb_split_joined(s->slabs[i], norms + from));
   for (int i = 0; i < s->n_buffers; i++) {
     spot at = s->spots[s->n_parameters + i];
     GB_TRY(put_buffer(s, i, place_in(s, at, s->units[at.unit].sum)));
@@ -1120,15 +1122,31 @@ static gb_status plant_zeros(unit *u) {
   return GB_OK;
 }
 
+/* Are there gradients that tell the scale of all, in the slabs that they were in when the round began? */
+static bool can_measure(const gb_shards *s) {
+  bool can = s->tagged;
+  for (int i = 0; can && i < s->n_parameters; i++) {
+    int k = 0;
+    if (!s->planted[i].measured) continue;
+    struct gb_owned_slab *owned = gb_split_measured(s->parameters[i]);
+    kind now = kind_at(s, s->comm, i);
+    while (k < s->n_slabs && s->slabs[k] != owned) k++;
+    can = k < s->n_slabs && memcmp(&now, &s->planted[i], sizeof now) == 0;
+  }
+  return can;
+}
+
 /* Gradients that are shared out get their sums, as if all of them were used, and are measured. */
 static gb_status measure(gb_shards *s) {
   unit *u = &s->units[NORMS];
   GB_TRY(plant_zeros(u));
-  double *at = u->leaf;
-  for (int i = 0; i < s->n_parameters && s->tagged; i++)
+  if (!can_measure(s)) return GB_OK;
+  for (int i = 0; i < s->n_parameters; i++)
     if (s->planted[i].measured) GB_TRY(put_sum(s, i));
-  for (int i = 0; i < s->n_slabs && s->tagged; at += gb_split_numbers(s->slabs[i++]))
-    GB_TRY(gb_split_measure(s->slabs[i], at));
+  double *at = u->leaf;
+  at[MEASURED] = 1;
+  at += NUMBERS;
+  for (int i = 0; i < s->n_slabs; at += gb_split_numbers(s->slabs[i++])) GB_TRY(gb_split_measure(s->slabs[i], at));
   return GB_OK;
 }
 

@@ -257,6 +257,27 @@ describe("Sharded", function()
     expect(third > 0):to_be(size > 1)
   end)
 
+  it("bears an optimizer that ends, or saves, while gradients are made", function()
+    for _, act in ipairs { "close", "state_dict" } do
+      gb.manual_seed(5)
+      local ddp = nn.parallel.DataParallel(nn.Linear(300, 400))
+      local opt = optim.Sharded(optim.SGD(ddp.module:parameters(), { lr = 0.1, momentum = 0.9 }))
+      local norms, x = {}, gb.randn(16, 300)
+      for step = 1, 3 do
+        opt:zero_grad()
+        local acted
+        for xs in ddp:shards(x) do
+          ddp(xs):square():mean():backward()
+          if step == 3 and not acted then acted = opt[act](opt) or true end
+        end
+        norms[step] = nn.utils.clip_grad_norm_(ddp.module:parameters(), 1e9)
+      end
+      if act == "state_dict" then expect(norms[3]):to_be(norms[1]) end
+      expect(norms[2]):to_be(norms[1])
+      ddp.module.weight.grad = nil
+    end
+  end)
+
   -- Steps in bf16-mixed: the weights, what the last step sent beside gradients, and where it ended.
   local function narrow(steps, options, from)
     gb.manual_seed(5)
