@@ -307,9 +307,9 @@ static void check_complete(const arguments *a) {
 /* Most calls, and operators: a tensor for every input, in order, and nothing else. False: read them one by one. */
 static bool read_tensors(arguments *a) {
   const gb_op_info *info = a->info;
-  if (a->last - a->first + 1 != info->n_in || info->n_positions != info->n_in || info->n_attrs > 0) return false;
+  if (a->last - a->first + 1 != info->n_in || !info->takes_tensors) return false;
   for (int i = 0; i < info->n_in; i++) {
-    if (info->in[i].list || !(a->in[i] = gbl_tensor_at(a->L, a->state, a->first + i))) return false;
+    if (!(a->in[i] = gbl_tensor_at(a->L, a->state, a->first + i))) return false;
     a->at[i] = a->first + i;
   }
   return true;

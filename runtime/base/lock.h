@@ -13,12 +13,17 @@
 #include <time.h>
 
 /* Wait until nobody else holds it. */
-static inline void gb_lock(atomic_bool *locked) {
+static __attribute__((noinline, unused)) void gb_lock_wait(atomic_bool *locked) {
   const struct timespec pause = { .tv_nsec = 50000 };
   int error = errno;
   for (int tries = 0; atomic_exchange_explicit(locked, true, memory_order_acquire); tries++)
     if (tries < 64) sched_yield();
-    else nanosleep(&pause, NULL), errno = error;
+    else nanosleep(&pause, NULL);
+  errno = error;
+}
+
+static inline void gb_lock(atomic_bool *locked) {
+  if (atomic_exchange_explicit(locked, true, memory_order_acquire)) gb_lock_wait(locked);
 }
 
 static inline void gb_unlock(atomic_bool *locked) { atomic_store_explicit(locked, false, memory_order_release); }

@@ -1193,7 +1193,8 @@ static gb_status go(walk *w) {
     gb_drop(&w->more);
     gb_gate_release(w->gate);
     w->gate = NULL;
-    for (int i = 0; i < GB_MAX_OUT; i++) gb_tensor_release(grads[i]);
+    for (int i = 0; i < GB_MAX_OUT; i++)
+      if (grads[i]) gb_tensor_release(grads[i]);
     if (status == GB_OK && w->finals.capacity) status = gb_finals_pass(w->context, &w->finals, node);
     w->place.node = NULL;
     gb_node_release(node);

@@ -380,8 +380,8 @@ static gb_status observe(const gb_op_call *call) {
 
 /* Every given output is one that the op writes, and no graph is to know of it. */
 static gb_status check_given(const gb_op_call *call) {
-  int visible = call->info->n_out - call->info->n_hidden;
-  for (int i = 0; call->given && i < visible; i++)
+  int visible = call->given ? call->info->n_out - call->info->n_hidden : 0;
+  for (int i = 0; i < visible; i++)
     if (call->given[i] && (call->given[i] != call->out[i] || call->info->kind == GB_KIND_VIEW))
       return gb_call_fail(call, GB_EINVAL, "does not write its output %d, for which a tensor is given", i + 1);
   return GB_OK;
@@ -390,7 +390,8 @@ static gb_status check_given(const gb_op_call *call) {
 /* Success or not, memory was written. */
 static void bump_written(const gb_op_call *call) {
   if (call->in_place) gb_tensor_bump(call->in[0]);
-  for (int i = 0; call->given && i < call->info->n_out - call->info->n_hidden; i++)
+  int visible = call->given ? call->info->n_out - call->info->n_hidden : 0;
+  for (int i = 0; i < visible; i++)
     if (call->given[i]) gb_tensor_bump(call->given[i]);
 }
 
@@ -454,13 +455,6 @@ static gb_status check_dtype_in_place(gb_op_call *call) {
   return GB_OK;
 }
 
-/* The op reads the values of its inputs, as autocast left them, or writes them. */
-static gb_status touch_inputs(const gb_op_call *call) {
-  for (int i = 0; i < call->n_in; i++)
-    if (call->in[i] && call->in[i]->storage->away != GB_HERE) GB_TRY(gb_touch_values(call->in[i]));
-  return GB_OK;
-}
-
 static gb_status travel(road *r, const gb_attr *attrs) {
   gb_op_call *call = &r->call;
   gb_context *context = call->context;
@@ -468,10 +462,14 @@ static gb_status travel(road *r, const gb_attr *attrs) {
   GB_TRY(fill_attrs(r, attrs));
   call->composite = call->info->kind == GB_KIND_COMPOSITE || (r->impl->composed && r->impl->composed(call));
   if (context->modes->autocast) GB_TRY(autocast(r));
-  if (!call->composite && call->info->kind != GB_KIND_VIEW) GB_TRY(touch_inputs(call));
+  /* kernels read the values of the inputs, as autocast left them, or write them */
+  bool touches = !call->composite && call->info->kind != GB_KIND_VIEW, grad = context->modes->grad;
+  for (int i = 0; i < call->n_in; i++) {
+    gb_tensor *x = call->in[i], *original = r->call.original[i];
+    if (touches && x && x->storage->away != GB_HERE) GB_TRY(gb_touch_values(x));
+    if (grad && original && original->base) GB_TRY(gb_view_refresh(original));
+  }
   if (call->op == GB_OP_copy) GB_TRY(fetch_source(r));
-  for (int i = 0; context->modes->grad && i < call->n_in; i++)
-    if (r->call.original[i] && r->call.original[i]->base) GB_TRY(gb_view_refresh(r->call.original[i]));
   if (!context->modes->grad && !context->graph->untracked) note_untracked(r);
   bool composite = call->composite;
   call->needs_grad = !composite && wants_gradient(r);
@@ -565,6 +563,9 @@ gb_status gb_run(gb_context *context, gb_op op, const void *arguments, gb_tensor
 gb_status gb_run_out(gb_context *context, gb_op op, const void *arguments, gb_tensor *const *given, gb_tensor **out) {
   const gb_op_info *info = gb_op_get(context, op);
   const char *at = arguments;
+  if (info->inputs_first) /* they lie there as apply wants them */
+    return apply(context, op, arguments, info->n_in, (const void *)(at + sizeof(gb_tensor *) * (size_t)info->n_in),
+                 given, out, !out);
   gb_tensor *in[GB_MAX_IN], *const *list = NULL;
   gb_attr attrs[GB_MAX_ATTRS];
   int n_in = 0, n_attrs = 0, count = 0;

@@ -22,8 +22,9 @@ gb_status gb_call_fits_in_place(const gb_op_call *call, gb_dtype dtype) {
 }
 
 /* The result of an in-place call is its first input itself: it must have the result's shape, and a dtype that the
- * result can be rounded to. */
-static gb_status output_in_place(gb_op_call *call, int ndim, const int64_t *shape, gb_dtype dtype) {
+ * result can be rounded to. Apart, as the next one is: most calls need neither. */
+static __attribute__((noinline)) gb_status output_in_place(gb_op_call *call, int ndim, const int64_t *shape,
+                                                           gb_dtype dtype) {
   gb_tensor *to = *call->in;
   char a[96], b[96];
   if (ndim != to->ndim || memcmp(shape, to->shape, sizeof *shape * (size_t)ndim))
@@ -45,8 +46,8 @@ static gb_status output_in_place(gb_op_call *call, int ndim, const int64_t *shap
 }
 
 /* The result goes into a tensor that the caller gave. strides NULL: row-major. */
-static gb_status output_given(gb_op_call *call, int i, int ndim, const int64_t *shape, const int64_t *strides,
-                              gb_dtype dtype) {
+static __attribute__((noinline)) gb_status output_given(gb_op_call *call, int i, int ndim, const int64_t *shape,
+                                                        const int64_t *strides, gb_dtype dtype) {
   gb_tensor *to = call->given[i];
   gb_device device = to->storage->device;
   char a[96], b[96];

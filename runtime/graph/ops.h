@@ -69,6 +69,8 @@ typedef struct gb_op_info {
   const gb_attr_info *attrs; /* n_attrs */
   struct { bool is_attr; int8_t index; } position[GB_MAX_IN + GB_MAX_ATTRS]; /* positional arguments in order */
   int n_positions;
+  bool inputs_first;         /* the inputs come before the attributes, and none is a list */
+  bool takes_tensors;        /* and they may be all that is given: no attribute is required */
 } gb_op_info;
 
 /* What the row says of input i of a call, of which a list takes all from its place on. */

@@ -141,6 +141,7 @@ static gb_status take_apart(gb_op_info *info, gb_input_info *in, gb_attr_info *a
   bool positional = true;
   info->in = in;
   info->attrs = attrs;
+  info->inputs_first = info->takes_tensors = true;
   for (const gb_item *item = info->items; item->kind != GB_ITEM_END; item++) {
     bool tensor = item->kind == GB_ITEM_IN || item->kind == GB_ITEM_LIST;
     if (item->kind == GB_ITEM_NAMED) positional = false;
@@ -152,13 +153,17 @@ static gb_status take_apart(gb_op_info *info, gb_input_info *in, gb_attr_info *a
       info->position[info->n_positions].is_attr = !tensor;
       info->position[info->n_positions++].index = (int8_t)(tensor ? info->n_in : info->n_attrs);
     }
-    if (!tensor) GB_TRY(add_attribute(info, item, positional, &attrs[info->n_attrs++]));
-    else {
+    if (!tensor) {
+      GB_TRY(add_attribute(info, item, positional, &attrs[info->n_attrs]));
+      info->takes_tensors &= !attrs[info->n_attrs++].required;
+    } else {
       if (item->kind == GB_ITEM_LIST) info->list = info->n_in;
+      info->inputs_first &= item->kind != GB_ITEM_LIST && info->n_attrs == 0;
       in[info->n_in++] = (gb_input_info){ item->name, item->flags & GB_IN_OPTIONAL, item->kind == GB_ITEM_LIST,
                                           item->flags & GB_IN_NUMBER };
     }
   }
+  info->takes_tensors &= info->inputs_first;
   return info->n_out <= GB_MAX_OUT ? GB_OK : bad(info, info->items, "begins a row of too many outputs");
 }
 

@@ -304,7 +304,7 @@ static void tensor_bury(gb_grave *grave) { tensor_end((gb_tensor *)((char *)grav
 
 /* Let go of one reference to a tensor of the list: was it the last? That one goes under the lock, with the tensor's
  * place in the list, so that whoever finds a tensor there may retain it. */
-static bool drop_tied(gb_tensor *tensor) {
+static __attribute__((noinline)) bool drop_tied(gb_tensor *tensor) {
   gb_context *context = tensor->storage->context;
   int32_t refs = atomic_load_explicit(&tensor->refs, memory_order_relaxed);
   while (refs > 1)
@@ -317,8 +317,8 @@ static bool drop_tied(gb_tensor *tensor) {
   return last;
 }
 
-void gb_tensor_release(gb_tensor *tensor) {
-  if (!tensor || !(tensor->is_tied ? drop_tied(tensor) : gb_refs_drop(&tensor->refs))) return;
+/* End a tensor, by way of a grave where a gradient goes with it. */
+static __attribute__((noinline)) void let_go(gb_tensor *tensor) {
   gb_context *context = tensor->storage->context;
   stop_retaining(tensor);
   if (!tensor->grad) {
@@ -329,6 +329,11 @@ void gb_tensor_release(gb_tensor *tensor) {
   gb_context_retain(context); /* which its storage keeps only until it is buried */
   gb_bury(context, &tensor->grave);
   gb_context_release(context);
+}
+
+/* Most calls find another reference, and are meant to cost no more than to see that. */
+void gb_tensor_release(gb_tensor *tensor) {
+  if (tensor && (tensor->is_tied ? drop_tied(tensor) : gb_refs_drop(&tensor->refs))) let_go(tensor);
 }
 
 /* The next tensor of the list, out of it and with one reference more. */
