@@ -85,7 +85,10 @@ local receivers = {
   numerics = { "numerics" }, policy = { "policy" }, progress = { "bar" }, ctx = { "ctx" }, LayerNorm = { "norm" },
   ModuleDict = { "modules" },
   ModuleList = { "modulelist" }, Average = { "average" }, Sequential = { "model" },
-  text = { "text" }, tokens = { "tokens" },
+  text = { "text" }, tokens = { "tokens" }, LBFGS = { "lbfgs" }, Trainer = { "trainer" }, Metrics = { "metrics" },
+  EarlyStopping = { "stopper" }, Vocabulary = { "words" }, Sampler = { "sampler" }, transform = { "transform" },
+  ParameterList = { "plist" }, ParameterDict = { "pdict" }, DataParallel = { "parallel" }, RNN = { "rnn" },
+  GRU = { "rnn" }, LSTM = { "rnn" }, MultiheadAttention = { "rnn" }, Dataset = { "ds" },
 }
 -- What would end the process, write what nobody reads, or start threads without end; and what tests are written with.
 local unwanted = {
@@ -121,6 +124,12 @@ for _, row in ipairs(gb.test.public_names()) do
     end
     if entry.example and not row.op and not c.files then examples[#examples + 1] = entry.example end
   end
+end
+
+-- Methods of what keeps a state: they are few among all names, and most of what a callback may spoil is theirs.
+local of_objects = {}
+for _, c in ipairs(callables) do
+  if c.class and c.class ~= "tensor" and c.class ~= "Module" then of_objects[#of_objects + 1] = c end
 end
 
 -- A call that gives what it takes can be chained.
@@ -168,7 +177,7 @@ local world = {
   opt = "gb.optim.@Optimizer(@params, { lr = 0.1 })", loss = "model(x):sum() + (w * w):sum()",
   scaler = "gb.amp.GradScaler({ init_scale = 2 })", schedule = "gb.optim.lr.Lambda(opt, { fn = @fn })",
   rnn = "@Recurrent", normed = "gb.nn.utils.@norm(gb.nn.Linear(4, 4))", average = "gb.optim.Average(model)",
-  astate = "average:state_dict()",
+  astate = "average:state_dict()", mstate = "metrics:state_dict()", vstate = "words:state_dict()",
   ds = "gb.data.TensorDataset(x, i)", loader = "gb.data.DataLoader(ds, { batch_size = 2, shuffle = true })",
   hook = "w:register_hook(@fn)", scope = "gb.no_grad()", numerics = "gb.amp.numerics(x)",
   policy = "gb.amp.policy({ { '.+', 'float32' } })",
@@ -179,12 +188,24 @@ local world = {
         "forward = function(c, a) ctx = c c:save_for_backward(a) @effect return a * 2 end, " ..
         "backward = function(c, g) ctx = c local a = c:saved_tensors() @effect return g * a end })",
   again_x = "gb.recompute(function(a) @effect return (a * w):tanh() end, x)", group = "opt.param_groups[1]",
+  lbfgs = "gb.optim.LBFGS({ w, p }, { max_iter = 3 })", metrics = "gb.Metrics({ 'mae', 'mse' })",
+  trainer = "gb.Trainer({ model = model, optimizer = { 'SGD', lr = 0.1 }, epochs = 1, progress = false, " ..
+            "device = 'cpu', loss = function(a, b) @effect return gb.nn.functional.mse_loss(a, b) end, " ..
+            "on = { step = @fn } })",
+  stopper = "gb.EarlyStopping({ monitor = 'loss' })", words = "gb.data.Vocabulary({ 'a b', 'b c' })",
+  sampler = "gb.data.@Sampler", transform = "gb.data.transforms.@transform", plist = "gb.nn.ParameterList({ p })",
+  pdict = "gb.nn.ParameterDict({ a = p })", parallel = "gb.nn.parallel.DataParallel(model)",
+  batches = "{ { x, y }, { x, y } }", picture = "gb.ones({ 3, 8, 8 }, { dtype = 'uint8' })",
+  mhook = "model:register_full_backward_hook(@fn)",
   text = "gb.data.text('a.txt')", tokens = "gb.data.tokens('b.bin')", lend = "loan()", r1 = "(w * 2):sum()",
   r2 = "{ w, p }", ctx = "nil",
 }
 local needs = {
   opt = { "model", "w", "p" }, loss = { "model", "x", "w" }, schedule = { "opt" }, ds = { "x", "i" }, loader = { "ds" },
   hook = { "w" }, numerics = { "x" }, average = { "model" }, astate = { "average" },
+  mstate = { "metrics" }, vstate = { "words" },
+  lbfgs = { "w", "p" }, trainer = { "model" }, plist = { "p" }, pdict = { "p" }, parallel = { "model" },
+  batches = { "x", "y" }, mhook = { "model" },
   state = { "model" }, ostate = { "opt" }, sstate = { "scaler" }, lstate = { "loader" }, cstate = { "schedule" },
   again_x = { "x", "w" }, group = { "opt" }, r1 = { "w" }, r2 = { "w", "p" },
 }
@@ -224,6 +245,12 @@ local function use(name)
   made = made:gsub("@Recurrent", function()
     return ("gb.nn.%s(4, 4)"):format(pick { "RNN", "GRU", "LSTM", "RNNCell", "GRUCell", "LSTMCell",
       "TransformerEncoderLayer", "MultiheadAttention" })
+  end)
+  made = made:gsub("@Sampler", function()
+    return pick { "RandomSampler(4)", "WeightedRandomSampler({ 1, 2, 1 })", "BucketBatchSampler({ 3, 1, 2 }, 2)" }
+  end)
+  made = made:gsub("@transform", function()
+    return pick { "resize(4)", "random_crop(4, { padding = 2 })", "rand_augment()", "elastic()", "normalize(0.5, 0.5)" }
   end)
   made = made:gsub("@norm", function() return pick { "weight_norm", "spectral_norm" } end)
   made = made:gsub("@params", function() return pick { "model:parameters()", "{ w, p }" } end)
@@ -373,7 +400,7 @@ local by_name = { -- kinds of parameters that signatures leave open
   list = "modulelist", scale = "number", p = "number", path = "path", images = "path", labels = "path", folder = "path",
   ids = "ints tensor",
   index = "int", threads = "int", xs = "tensors", modules = "module", targets = "target", weight = "tensor",
-  other = "tensor",
+  other = "tensor", loader = "loader", train = "loader", validation = "loader", closure = "closure", image = "image",
 }
 
 local words_of = {
@@ -415,6 +442,12 @@ function value(p, c, depth)
   elseif kind == "function" then return P.callback()
   elseif kind == "module" then return object_of(pick { use "model", use "norm", "gb.nn.Linear(4, 4)", "gb.nn.ReLU()" })
   elseif kind == "optimizer" then return object_of(use "opt")
+  elseif kind == "loader" then
+    if chance(0.4) then return object_of(use "loader") end
+    return table_of(("{ %s, %s }"):format(table_of(("{ %s, %s }"):format(tensor(1), tensor(1))), table_of "{ x, y }"))
+  elseif kind == "closure" then
+    return ("function() %s local l = (%s * w):sum() l:backward() return l end"):format(P.effect(), use "w")
+  elseif kind == "image" then return object_of(use "picture")
   elseif kind == "dataset" then
     if chance(0.4) then
       local get, length = P.effect(), P.effect()
@@ -426,7 +459,7 @@ function value(p, c, depth)
     table_of "{ dtype = 'float16', enabled = true }", "nil" }
   elseif kind == "state" then
     local by_class = { Module = "state", Optimizer = "ostate", GradScaler = "sstate", DataLoader = "lstate",
-      Schedule = "cstate", Average = "astate" }
+      Schedule = "cstate", Average = "astate", LBFGS = "ostate", Metrics = "mstate", Vocabulary = "vstate" }
     if name == "state" and c and c.name == "gb.set_rng_state" then return table_of "gb.get_rng_state()" end
     return table_of(use(c and by_class[c.class] or pick { "state", "ostate", "sstate" }))
   elseif kind == "named" then return table_of(("{ a = %s, ['b.c'] = %s }"):format(tensor(1), tensor(1)))
@@ -655,8 +688,9 @@ local function any_call(depth)
   local kind = random(20)
   if kind <= 6 then return "r1 = " .. golden_call() end
   if kind <= 11 then
-    local c = pick(callables)
-    while c.files and not S.files do c = pick(callables) end
+    local from = chance(0.3) and of_objects or callables
+    local c = pick(from)
+    while c.files and not S.files do c = pick(from) end
     local text = call_text(c)
     return (c.signature.result == "tensor" and "r1 = " or "r9 = ") .. text
   end
