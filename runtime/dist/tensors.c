@@ -241,9 +241,12 @@ static gb_status check_call(const gb_comm *comm, const gb_dist_call *call) {
   const gb_tensor *t = call->tensor;
   const char *who = calls[call->kind].name + sizeof "dist." - 1;
   if (calls[call->kind].widens) GB_TRY(check_op(comm->context, who, (gb_dtype)t->dtype, call->op));
-  if (call->kind == GB_DIST_REDUCE_SCATTER && (t->ndim == 0 || t->shape[0] % comm->size))
+  if (call->kind == GB_DIST_REDUCE_SCATTER && t->ndim == 0)
+    return gb_fail(comm->context, GB_ESHAPE, "%s: the tensor has no dimensions, so that there is none to share; "
+                                             "all_reduce gives every rank the whole", who);
+  if (call->kind == GB_DIST_REDUCE_SCATTER && t->shape[0] % comm->size)
     return gb_fail(comm->context, GB_ESHAPE, "%s: dimension 1 has %lld elements, which %d ranks cannot share evenly; "
-                                             "pad it", who, t->ndim ? (long long)t->shape[0] : 1LL, comm->size);
+                                             "pad it", who, (long long)t->shape[0], comm->size);
   return GB_OK;
 }
 

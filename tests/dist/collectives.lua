@@ -80,6 +80,7 @@ describe("dist", function()
     expect(#all):to_be(size)
     for r = 1, size do expect(all[r]):to_equal_bits(gb.full({ 2, 3 }, r - 1, { dtype = "int32" })) end
     local x = gb.arange(size * 6):to("float32"):reshape(size * 2, 3)
+    expect(function() dist.reduce_scatter(gb.tensor(1.5)) end):to_fail("the tensor has no dimensions")
     local part = dist.reduce_scatter(x + rank, "mean")
     expect(part):to_be_close(x:narrow(1, rank * 2 + 1, 2) + (size - 1) / 2)
     if size > 1 then
