@@ -109,8 +109,8 @@ static gb_status need_staging(gb_mover *m, size_t bytes) {
   return status;
 }
 
-/* BRING: what this rank sends, on its way to the device. TAKE: what it has received, on its way back; PUT: and, once that
- * has come to pass, to where it belongs. */
+/* BRING: what this rank sends, on its way to the device. TAKE: what it has received, on its way back; PUT: and, once
+ * that has come to pass, to where it belongs. */
 typedef enum passage { BRING, TAKE, PUT } passage;
 
 static int pass_staging(gb_nccl *n, passage way) {

@@ -205,7 +205,7 @@ gb.optim.Sharded = define("gb.optim.Sharded(optimizer: optimizer|lbfgs; gradient
   cannot be read and are lost with the optimizer. The bits are those of the \z
   whole optimizer. Every process makes every step, state_dict and load_state_dict; a state does not know how many \z
   there were. In a job of one nothing changes. Muon and Adafactor step whole matrices: each process those that are \z
-  its share of the work, and gradients stay whole. LAMB and LARS, which measure each parameter first, send one message \z
+  its share of the work, and gradients stay whole. LAMB and LARS, which measure each parameter first, send a message \z
   more in a step. Errors: LBFGS, which looks at all parameters together; parameters on a GPU. Example: \z
   local opt = gb.optim.Sharded(gb.optim.AdamW(gb.nn.Linear(2, 2):parameters()))",
   "strict", function(optimizer, options)

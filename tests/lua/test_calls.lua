@@ -127,8 +127,8 @@ each("goldens in float64", function(line)
   end
 end, true)
 
--- Lines with equal elements, or with one where the function bends or, as softplus at its threshold, jumps: what is right
--- on either side of it is no gradient there.
+-- Lines with equal elements, or with one where the function bends or, as softplus at its threshold, jumps: no gradient
+-- there is right on both sides.
 local kinks = {}
 for name in ([[functional.embedding_bag, max of equal rows|AdaptiveMaxPool1d|MaxPool2d|Softplus, 2, 3|
   HingeEmbeddingLoss, none|MultiLabelMarginLoss, mean|MultiLabelMarginLoss, none]]):gmatch("%s*([^|]+)") do
@@ -160,7 +160,7 @@ each("finite differences", function(line)
       local measured = (at(way * 1e-5) - at(way * -1e-5)) / 2e-5
       local told = (x.grad * way):sum():item()
       local off, scale = math.abs(measured - told), math.max(1, math.abs(told))
-      if not (off <= 1e-6 * scale) then error(("input %d: %g, and the gradient says %g"):format(i, measured, told), 0) end
+      if not (off <= 1e-6 * scale) then error(("input %d: %g, the gradient says %g"):format(i, measured, told), 0) end
     end
   end
 end)
