@@ -58,7 +58,7 @@ local lines = {
   { "for i, row in pairs(x) do end", "for i, row in ipairs(x:unbind()) do" },
   { "x()", "a tensor is no function" },
   { "gb.no_grad(x)", "no_grad: 'fn' must be a function, got a tensor" },
-  { "for a, b in gb.data.DataLoader(gb.data.TensorDataset(x)) do end", "for x, y in loader:iter() do" },
+  { "for a, b in gb.data.DataLoader(gb.data.TensorDataset(x:cpu())) do end", "for x, y in loader:iter() do" },
   { "return x.shape[0]", "position 0 of a shape: it is a list from 1 on" },
   { "return x.shape[-1]", "x:size(-1)" },
   { "return gb.max(x, x)", "of two tensors, element by element, it is gb.maximum(x, y)" },
