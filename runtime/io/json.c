@@ -83,8 +83,9 @@ static gb_status new_value(parser *p, gb_json **out) {
   return GB_OK;
 }
 
-static void skip_space(parser *p) {
-  while (*p->at == ' ' || *p->at == '\t' || *p->at == '\n' || *p->at == '\r') p->at++;
+static gb_status skip_space(parser *p) {
+  for (; *p->at == ' ' || *p->at == '\t' || *p->at == '\n' || *p->at == '\r'; p->at++) GB_TRY(step(p));
+  return GB_OK;
 }
 
 /* Four hexadecimal digits, or -1. */
@@ -151,8 +152,9 @@ static gb_status parse_string(parser *p, const char **text, size_t *length) {
 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
+/* No further than a number may go, which is more digits than 64 bits have. */
 static char *skip_digits(char *at) {
-  while (is_digit(*at)) at++;
+  for (char *last = at + NUMBER_MOST; at < last && is_digit(*at);) at++;
   return at;
 }
 
@@ -253,7 +255,7 @@ static gb_status parse_key(parser *p, gb_json *member) {
   if (*p->at != '"') return fail(p, "expected a key");
   gb_status status = parse_string(p, &member->key, &member->key_length);
   if (status != GB_OK) return status;
-  skip_space(p);
+  GB_TRY(skip_space(p));
   if (*p->at != ':') return fail(p, "expected ':'");
   p->at++;
   return GB_OK;
@@ -265,7 +267,7 @@ static gb_status parse_list(parser *p, gb_json *out, char close) {
   out->type = close == '}' ? GB_JSON_OBJECT : GB_JSON_ARRAY;
   if (++p->depth > GB_JSON_MOST_DEPTH) return fail(p, "nested deeper than %d", GB_JSON_MOST_DEPTH);
   p->at++;
-  skip_space(p);
+  GB_TRY(skip_space(p));
   while (*p->at != close || out->as.list.count) {
     gb_json *value = NULL;
     gb_status status = new_value(p, &value);
@@ -278,7 +280,7 @@ static gb_status parse_list(parser *p, gb_json *out, char close) {
     if (*p->at == close) break;
     if (*p->at != ',') return fail(p, "expected ',' or '%c'", close);
     p->at++;
-    skip_space(p);
+    GB_TRY(skip_space(p));
   }
   p->at++;
   p->depth--;
@@ -304,7 +306,7 @@ static gb_status parse_word(parser *p, gb_json *out) {
 /* One value and the white space around it. */
 static gb_status parse_value(parser *p, gb_json *out) {
   gb_status status;
-  skip_space(p);
+  GB_TRY(skip_space(p));
   switch (*p->at) {
     case '{': status = parse_list(p, out, '}'); break;
     case '[': status = parse_list(p, out, ']'); break;
@@ -314,8 +316,7 @@ static gb_status parse_value(parser *p, gb_json *out) {
       break;
     default: status = *p->at == '-' || is_digit(*p->at) ? parse_number(p, out) : parse_word(p, out);
   }
-  if (status == GB_OK) skip_space(p);
-  return status;
+  return status == GB_OK ? skip_space(p) : status;
 }
 
 gb_status gb_json_parse(gb_context *context, const char *text, size_t bytes, gb_json **out, char *error,

@@ -222,6 +222,10 @@ static void test_counting(void) {
   CHECK(context->budget.used == before);
   gb_interrupt(context);
   CHECK(!parse(text, sizeof text - 1, &status) && status == GB_EINTERRUPT && context->budget.used == before);
+  memset(text, ' ', sizeof text - 1);
+  CHECK(!parse(text, sizeof text - 1, &status) && status == GB_EINTERRUPT);
+  memset(text, '1', sizeof text - 1);
+  CHECK(!parse(text, sizeof text - 1, &status) && status == GB_EFORMAT);
   gb_context_close(context);
   context = outer;
 }
