@@ -291,12 +291,12 @@ static void forward_chunk(void *arg, int64_t chunk) {
 /* Rows of a state as lanes, and back. */
 static void load_state(const recurrent *r, const gb_tensor *from, char *to) {
   steps s = steps_of(from);
-  for (int64_t i = 0; i < r->batch && !gb_work(r->hidden); i++)
+  for (int64_t i = 0; i < r->batch && !gb_work(ROW_WORK + r->hidden); i++)
     load(r, lane_at(r, to, i, 0), &s, 0, i, 0, r->hidden);
 }
 static void store_state(const recurrent *r, const gb_tensor *to, char *from) {
   steps s = steps_of(to);
-  for (int64_t i = 0; to && i < r->batch && !gb_work(r->hidden); i++)
+  for (int64_t i = 0; to && i < r->batch && !gb_work(ROW_WORK + r->hidden); i++)
     store(r, &s, 0, i, 0, lane_at(r, from, i, 0), r->hidden);
 }
 
@@ -304,7 +304,7 @@ static void store_state(const recurrent *r, const gb_tensor *to, char *from) {
 static void load_h(const recurrent *r, const gb_tensor *from) {
   steps s = steps_of(from);
   double lanes[UNITS];
-  for (int64_t i = 0; i < r->batch && !gb_work(r->hidden); i++)
+  for (int64_t i = 0; i < r->batch && !gb_work(ROW_WORK + r->hidden); i++)
     for (int64_t j = 0; j < r->hidden; j += UNITS) {
       load(r, lanes, &s, 0, i, j, least(UNITS, r->hidden - j));
       store_met(r, r->h[0], i, j, lanes, least(UNITS, r->hidden - j));
@@ -313,7 +313,7 @@ static void load_h(const recurrent *r, const gb_tensor *from) {
 static void store_h(const recurrent *r, const gb_tensor *to) {
   steps s = steps_of(to);
   double lanes[UNITS];
-  for (int64_t i = 0; i < r->batch && !gb_work(r->hidden); i++)
+  for (int64_t i = 0; i < r->batch && !gb_work(ROW_WORK + r->hidden); i++)
     for (int64_t j = 0; j < r->hidden; j += UNITS) {
       load_met(r, lanes, r->h[r->time % 2], i, j, least(UNITS, r->hidden - j));
       store(r, &s, 0, i, j, lanes, least(UNITS, r->hidden - j));
