@@ -14,6 +14,7 @@
 #include "objects.h"
 #include "ops/rnn.h"
 #include "reader.h"
+#include "step/room.h"
 #include "watch/audit.h"
 
 /* fail(text): raise with the recipe's line, however deep in the Lua half this is. */
@@ -218,8 +219,9 @@ static int scale_of(lua_State *L) {
   return 2;
 }
 
-/* versions_of(tensors): a text that changes when values of one of these leaves do; nothing where nobody knows whether
- * they do: of results of ops, of memory that somebody else may write to or has the rest of, and while nothing runs. */
+/* versions_of(tensors): a text that changes when values of one of these leaves may have, as in a replay of a graph,
+ * which counts no versions; nothing where nobody knows whether they do: of results of ops, of memory that somebody else
+ * may write to or has the rest of, and while nothing runs. */
 static int versions_of(lua_State *L) {
   const gb_context *context = gbl_context(L);
   lua_Integer count = (lua_Integer)lua_rawlen(L, 1);
@@ -227,6 +229,7 @@ static int versions_of(lua_State *L) {
   if (context->capturing) return 0;
   luaL_checkstack(L, 8, GBL_NO_STACK);
   luaL_buffinit(L, &text);
+  luaL_addlstring(&text, (const char *)&context->step->graph_turns, sizeof context->step->graph_turns);
   for (lua_Integer i = 1; i <= count; i++) {
     lua_rawgeti(L, 1, i);
     const gb_tensor *t = gbl_check_tensor(L, -1);

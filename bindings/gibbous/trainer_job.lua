@@ -118,9 +118,18 @@ function trainer.agree(mine, asked)
   return signs_of(mine, all:item())
 end
 
--- Has a rank callbacks that may end the run after a step's message?
+-- Does a schedule, or one that it is made of, call functions of the recipe?
+local function calls_recipe(own)
+  if own.options.fn then return true end
+  for _, part in ipairs(own.parts) do
+    if calls_recipe(part) then return true end
+  end
+  return false
+end
+
+-- Has a rank callbacks, or a schedule, that may end the run after a step's message?
 function trainer.find_late(mine)
-  local has = false
+  local has = mine.schedule ~= nil and calls_recipe(private(mine.schedule, "schedule"))
   for _, hooks in ipairs(mine.callbacks) do
     for _, event in ipairs(late) do has = has or hooks[event] ~= nil end
   end

@@ -301,10 +301,15 @@ bool gb_rnn_is_served(gb_context *context, gb_device device, const gb_rnn *rnn, 
   return backend && backend->runs_rnn && backend->runs_rnn(backend->state, rnn, room);
 }
 
-/* The room that a library wants. */
+/* The room that a library wants. What it runs hangs on settings, too: forward may have found other ones. */
 static gb_status room_of(gb_op_call *call, const gb_rnn *rnn, gb_rnn_room *room) {
   if (gb_rnn_is_served(call->context, call->device, rnn, room)) return GB_OK;
   char text[24];
+  if (call->op == GB_OP_rnn_backward)
+    return gb_call_fail(call, GB_EUNSUPPORTED, "the library of device %s ran these recurrent layers forward and does "
+                                               "not run them back as things are now: call set_deterministic, and begin "
+                                               "or end the capture of a graph, before forward or after backward",
+                        gb_device_text(call->context, call->device, text, sizeof text));
   return gb_call_fail(call, GB_EUNSUPPORTED, "device %s has no library for these recurrent layers; nn's layers run "
                                              "them by other ops",
                       gb_device_text(call->context, call->device, text, sizeof text));

@@ -126,6 +126,12 @@ describe("a Trainer in a job", function()
     trainer, train = make { epochs = 9, loss = loss }
     expect(trainer:fit(train).reason):to_be("the loss said so")
     expect(trainer.step):to_be(3)
+    trainer, train = make { epochs = 9, schedule = { "Lambda", fn = function(t) -- after the message of a step, on all
+      if t == 2 and trainer then trainer:stop("the schedule said so") end
+      return 1
+    end } }
+    expect(trainer:fit(train).reason):to_be("the schedule said so")
+    expect(trainer.step):to_be(2)
     local logger = { log = function() -- after the message of a step, on rank 0 alone
       if trainer.step == 3 then trainer:stop("the logger said so") end
     end, close = function() end }

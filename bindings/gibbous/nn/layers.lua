@@ -502,7 +502,9 @@ method(Sequential, "Sequential:append(module: module) -> module: One more module
 -- The results between two layers that keep nothing are dropped at once: nothing else can hold their handles.
 function Sequential:forward(x, more)
   local meta = getmetatable(self)
-  if not meta or not meta.__module then fail("Sequential.forward is a method: call model(x) or model:forward(x)") end
+  if type(meta) ~= "table" or not meta.__module then
+    fail("Sequential.forward is a method: call model(x) or model:forward(x)")
+  end
   if more ~= nil then refuse(self, "x") end
   if x == nil then
     fail("Sequential: x is missing; its modules are gone through by: for i, module in ipairs(model) do")

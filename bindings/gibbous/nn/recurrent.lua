@@ -327,7 +327,7 @@ local function forward(self, kind, who, x, state, o)
   if valid then x = gb.where(valid, x, 0) end
   local h0, c0 = first_states(self, kind, state, batch, x, batched, who)
   local y, h, c
-  if x.device ~= "cpu" then y, h, c = run_by_library(self, kind, x, h0, c0, host) end
+  if x.device ~= "cpu" then y, h, c = run_by_library(self, kind, x, h0, c0, host) else packs[self] = nil end
   if not y then y, h, c = run_layers(self, kind, x, h0, c0, lengths, valid) end
   if not batched then y, h, c = y:squeeze(2), h:squeeze(2), c and c:squeeze(2)
   elseif self.batch_first then y = y:transpose(1, 2) end
