@@ -376,7 +376,6 @@ static void pass_by(const recurrent *r, const block *b, char *slopes, int64_t t,
 
 /* A row of a step, whose dh has all that later steps add to it. */
 static void backward_row(const recurrent *r, const block *b, int64_t t, int64_t row) {
-  size_t bytes = (size_t)b->n * r->size;
   bool is_gru = r->cell == GB_WORD_gru;
   char *slopes = r->slopes[r->round % 2], *dh = lane_at(r, r->dh, row, b->column);
   if (!goes_on(r, t, row)) { pass_by(r, b, slopes, t, row); return; }

@@ -13,9 +13,9 @@ struct gb_solvers { char opened; };
 void gb_solvers_close(gb_solvers *solvers) { free(solvers); }
 
 bool gb_solvers_have(gb_cuda *cuda) {
-  const char *wish = getenv("GIBBOUS_CUSOLVER");
   if (cuda->solvers || cuda->no_solvers) return cuda->solvers != NULL;
 #ifdef GB_HAVE_LAPACK
+  const char *wish = getenv("GIBBOUS_CUSOLVER");
   if (!wish || strcmp(wish, "0")) cuda->solvers = malloc(sizeof *cuda->solvers);
 #endif
   cuda->no_solvers = !cuda->solvers;
