@@ -23,6 +23,7 @@ struct gb_capture {
   gb_observer observer;
   gb_status status;              /* of what observing could not do */
   held storages, optimizers, scalers, weights; /* all counted; weights are used_weights */
+  held written;                  /* of the storages those that ops changed in place */
 };
 
 static gb_backend *backend_of(const gb_capture *c) { return gb_context_backend(c->context, c->device); }
@@ -62,6 +63,9 @@ static gb_status look(void *user, const gb_op_call *call) {
   gb_capture *c = user;
   for (int i = 0; c->status == GB_OK && i < call->n_in; i++) c->status = hold_storage(c, call->in[i]);
   for (int i = 0; c->status == GB_OK && i < call->info->n_out; i++) c->status = hold_storage(c, call->out[i]);
+  gb_storage *changed = call->in_place ? call->in[0]->storage : NULL;
+  if (c->status == GB_OK && changed && holds(&c->storages, changed) && !holds(&c->written, changed))
+    c->status = hold(c->context, &c->written, changed);
   return GB_OK;
 }
 
@@ -107,6 +111,7 @@ static void let_go(gb_capture *c) {
     free(used);
   }
   free(c->storages.items);
+  free(c->written.items);
   free(c->optimizers.items);
   free(c->scalers.items);
   free(c->weights.items);
@@ -221,6 +226,11 @@ static gb_status heed(gb_capture *c, bool again) {
   return GB_OK;
 }
 
+/* What ops changed in place has changed, so that copies of weights are made again. */
+static void count_changes(gb_capture *c) {
+  for (size_t i = 0; i < c->written.count; i++) ((gb_storage *)c->written.items[i])->version++;
+}
+
 gb_status gb_capture_end(gb_capture *c) {
   gb_backend *backend = backend_of(c);
   stop(c);
@@ -229,6 +239,7 @@ gb_status gb_capture_end(gb_capture *c) {
   if (status == GB_OK) status = c->status;
   if (status == GB_OK) status = prepare(c);
   if (status == GB_OK) status = backend->replay(backend->state, c->graph, 0, 0);
+  count_changes(c);
   return status == GB_OK ? heed(c, false) : status;
 }
 
@@ -248,6 +259,7 @@ gb_status gb_capture_replay(gb_capture *c) {
   GB_TRY(backend->replay(backend->state, c->graph, context->offset - c->offset, context->seed - c->seed));
   context->offset += c->places;
   for (size_t i = 0; i < c->optimizers.count; i++) gb_optimizer_replayed(c->optimizers.items[i]);
+  count_changes(c);
   GB_TRY(heed(c, true));
   return backend->pace ? backend->pace(backend->state) : GB_OK;
 }
