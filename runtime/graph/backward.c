@@ -151,8 +151,6 @@ static void walk_close(walk *w) {
 
 /* {==== sums ==== */
 
-static bool same_tag(gb_grad_tag a, gb_grad_tag b) { return a.scaler == b.scaler && a.update == b.update; }
-
 static gb_status unequal_tags(gb_context *context, gb_grad_tag a, gb_grad_tag b) {
   if (a.scaler != b.scaler)
     return gb_fail(context, GB_EAUTOGRAD, "backward: gradients of %s meet; scale every loss with the same scaler "
@@ -178,7 +176,7 @@ static gb_status add_to(walk *w, gb_tensor **sum, gb_tensor *more) {
     return GB_OK;
   }
   gb_grad_tag tag = (*sum)->tag;
-  if (!same_tag(tag, more->tag)) return unequal_tags(w->context, tag, more->tag);
+  if (!gb_same_tag(tag, more->tag)) return unequal_tags(w->context, tag, more->tag);
   if (!w->create_graph && is_private(*sum)) return GB_RUN(w->context, add, NULL, .x = *sum, .y = more);
   gb_tensor *total;
   GB_TRY(GB_RUN(w->context, add, &total, .x = *sum, .y = more));
@@ -190,7 +188,7 @@ static gb_status add_to(walk *w, gb_tensor **sum, gb_tensor *more) {
 
 /* *grad carries this tag; a tensor that others hold keeps its own, unless its history counts. */
 static gb_status tag_gradient(gb_context *context, gb_tensor **grad, gb_grad_tag tag) {
-  if (same_tag((*grad)->tag, tag)) return GB_OK;
+  if (gb_same_tag((*grad)->tag, tag)) return GB_OK;
   if (atomic_load(&(*grad)->refs) > 1 && !context->modes->grad) {
     gb_tensor *alias;
     GB_TRY(gb_tensor_detach(*grad, &alias));
@@ -265,18 +263,17 @@ static gb_status run_hooks(gb_context *context, gb_hook *const *hooks, gb_tensor
   return GB_OK;
 }
 
-/* The first gradient of an adopted parameter is written, later ones are added. */
+/* The first gradient of an adopted parameter is written, later ones are added. Where their scales differ, whoever uses
+ * the sum finds out: of two networks that are trained in turn, each leaves gradients in the other that are zeroed. */
 static gb_status write_or_add(gb_context *context, gb_tensor *leaf, gb_tensor *grad) {
   gb_segment *segment = &leaf->slab->segments[leaf->segment];
-  if (segment->has_grad && !same_tag(segment->grad->tag, grad->tag))
-    return unequal_tags(context, segment->grad->tag, grad->tag);
   bool before = gb_set_grad_enabled(context, false);
   gb_status status = segment->has_grad ? GB_RUN(context, add, NULL, .x = segment->grad, .y = grad)
                                        : GB_RUN(context, copy, NULL, .x = segment->grad, .source = grad);
   gb_set_grad_enabled(context, before);
   GB_TRY(status);
+  segment->grad->tag = segment->has_grad ? gb_tag_of_sum(segment->grad->tag, grad->tag) : grad->tag;
   segment->has_grad = true;
-  segment->grad->tag = grad->tag;
   return GB_OK;
 }
 
@@ -293,13 +290,13 @@ static gb_status accumulate_adopted(gb_context *context, gb_tensor *leaf, gb_ten
 
 gb_status gb_accumulate_leaf(gb_context *context, gb_tensor *leaf, gb_tensor *grad, bool create_graph) {
   if (leaf->slab) return accumulate_adopted(context, leaf, grad);
-  if (leaf->grad && !same_tag(leaf->grad->tag, grad->tag)) return unequal_tags(context, leaf->grad->tag, grad->tag);
-  gb_grad_tag tag = grad->tag;
+  gb_grad_tag tag = leaf->grad ? gb_tag_of_sum(leaf->grad->tag, grad->tag) : grad->tag;
   gb_tensor *sum = NULL;
   if (leaf->grad && !create_graph) {
     bool before = gb_set_grad_enabled(context, false);
     gb_status status = GB_RUN(context, add, NULL, .x = leaf->grad, .y = grad);
     gb_set_grad_enabled(context, before);
+    if (status == GB_OK) leaf->grad->tag = tag;
     return status;
   }
   if (leaf->grad) GB_TRY(GB_RUN(context, add, &sum, .x = leaf->grad, .y = grad));
@@ -393,7 +390,7 @@ static gb_status take_part(const gb_grad_call *grad, int i, const gb_part *part,
   for (int d = 0; d < edge->ndim; d++) numel *= edge->shape[d];
   bool fits = edge->node && edge->cast == edge->dtype && g->dtype == edge->dtype &&
               g->storage->device.type == edge->device.type && g->storage->device.index == edge->device.index &&
-              same_tag(g->tag, grad->tag) && gb_find_row_part(part->ndim, part->shape, part->strides, &rows);
+              gb_same_tag(g->tag, grad->tag) && gb_find_row_part(part->ndim, part->shape, part->strides, &rows);
   if (!fits) return GB_OK;
   if (rows.rows == 1) rows.row = numel;
   gb_span span = { part->offset, part->offset + rows.count };
@@ -404,7 +401,7 @@ static gb_status take_part(const gb_grad_call *grad, int i, const gb_part *part,
   gb_tensor **whole = &a->grads[edge->output];
   if (*whole && !parts) return GB_OK;
   gb_meeting meeting = parts ? gb_parts_meet(parts, span) : GB_APART;
-  if (parts && (parts->row != rows.row || meeting == GB_ACROSS || !same_tag((*whole)->tag, g->tag)))
+  if (parts && (parts->row != rows.row || meeting == GB_ACROSS || !gb_same_tag((*whole)->tag, g->tag)))
     return whole_again(a, edge->output);
   bool in_place = meeting == GB_APART && lies_in_place(g, edge, numel, part) &&
                   (!*whole || (*whole)->storage == g->storage), first = true;
@@ -556,7 +553,7 @@ static gb_tensor *accumulator(const gb_grad_call *grad, int i, bool *holds) {
   for (int k = 0; k < grad->n_in; k++)
     if (k != i && sum_for(grad, k) == sum) return NULL;
   *holds = !slab || slab->segments[leaf->segment].has_grad;
-  return *holds && !same_tag(sum->tag, grad->tag) ? NULL : sum;
+  return *holds && !gb_same_tag(sum->tag, grad->tag) ? NULL : sum;
 }
 
 bool gb_grad_may_write(const gb_grad_call *grad, int i) {
@@ -761,7 +758,7 @@ static bool waits_to_be_added(walk *w, arrival *a, const gb_tensor *grad) {
   const gb_node *node = a->node;
   const gb_tensor *first = a->grads[0];
   if (node->op != GB_OP_relu || !first || a->more || is_seen(node) || !is_plain(w, grad->tag)) return false;
-  if (first->dtype != grad->dtype || !same_tag(first->tag, grad->tag) || !meets_gate(node->edges, grad)) return false;
+  if (first->dtype != grad->dtype || !gb_same_tag(first->tag, grad->tag) || !meets_gate(node->edges, grad)) return false;
   return !a->gate || settle_arrival(w, a) == GB_OK;
 }
 
@@ -843,13 +840,13 @@ static gb_status tag_of(walk *w, const gb_node *node, gb_tensor *const *grads, g
   *tag = (gb_grad_tag){ 0, 0 };
   for (int i = 0; i < node->n_out; i++) {
     if (!grads[i]) continue;
-    if (any && !same_tag(*tag, grads[i]->tag)) return unequal_tags(w->context, *tag, grads[i]->tag);
+    if (any && !gb_same_tag(*tag, grads[i]->tag)) return unequal_tags(w->context, *tag, grads[i]->tag);
     *tag = grads[i]->tag;
     any = true;
   }
   if (node->op != GB_OP_scale_loss) return GB_OK;
   gb_grad_tag own = { (uint32_t)node->rng_seed, (uint32_t)node->rng_offset };
-  if (same_tag(*tag, own))
+  if (gb_same_tag(*tag, own))
     return gb_fail(w->context, GB_EAUTOGRAD, "backward: a loss went through scaler:scale() twice; scale it once");
   if (tag->scaler) return unequal_tags(w->context, *tag, own);
   *tag = own;

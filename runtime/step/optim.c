@@ -313,9 +313,25 @@ int gb_optimizer_first_unlike(const gb_optimizer *optimizer, gb_grad_tag tag) {
   return -1;
 }
 
+const char *gb_mixed_tag_text(gb_grad_tag tag) {
+  switch (tag.update) {
+    case GB_MIX_UPDATES:
+      return "is a sum over losses that were scaled before and after scaler:update(); zero the gradients at the start "
+             "of a step";
+    case GB_MIX_SCALERS:
+      return "is a sum over losses of two scalers; scale every loss with the same one, give each loss one of its own "
+             "made with per_loss = true and call backward on each, or zero the gradients in between";
+    default:
+      return "is a sum over a scaled and an unscaled loss; scale every loss with the same scaler, or zero the gradients "
+             "in between";
+  }
+}
+
 gb_status gb_optimizer_scale_of(gb_context *context, gb_grad_tag tag, const char *who, gb_scale_state **out) {
   *out = NULL;
   if (!tag.scaler) return GB_OK;
+  if (tag.scaler == GB_TAG_MIXED)
+    return gb_fail(context, GB_ESTATE, "%s: a gradient %s", who, gb_mixed_tag_text(tag));
   gb_scaler *scaler = gb_scaler_find(context, tag.scaler);
   if (!scaler)
     return gb_fail(context, GB_ESTATE, "%s: gradients carry the scale of a GradScaler that is gone; keep the "

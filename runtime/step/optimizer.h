@@ -43,8 +43,6 @@ struct gb_optimizer {
 /* A step that clips: the norm of all of the optimizer's gradients, to max_norm. */
 typedef struct gb_clip { double max_norm, norm_type; } gb_clip;
 
-static inline bool gb_same_tag(gb_grad_tag a, gb_grad_tag b) { return a.scaler == b.scaler && a.update == b.update; }
-
 /* Is the flag up? On a device this waits for it. */
 gb_status gb_optimizer_found(const gb_optimizer *optimizer, bool *found);
 
@@ -52,6 +50,8 @@ gb_status gb_optimizer_found(const gb_optimizer *optimizer, bool *found);
 int gb_optimizer_first_gradient(const gb_optimizer *optimizer);
 /* The first parameter whose gradient carries another tag than this one, or -1. */
 int gb_optimizer_first_unlike(const gb_optimizer *optimizer, gb_grad_tag tag);
+/* What a gradient of this tag, which is GB_TAG_MIXED, adds up, and the cure: the end of a sentence about it. */
+const char *gb_mixed_tag_text(gb_grad_tag tag);
 /* The name of a parameter for messages. */
 const char *gb_optimizer_label(const gb_optimizer *optimizer, int param, char *buffer, size_t size);
 

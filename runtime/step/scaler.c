@@ -274,6 +274,8 @@ static gb_status check_tags(const gb_scaler *scaler, const gb_optimizer *optimiz
   char room[32];
   const char *name = gb_optimizer_label(optimizer, odd, room, sizeof room);
   gb_grad_tag tag = optimizer->params[odd].segment->grad->tag;
+  if (tag.scaler == GB_TAG_MIXED)
+    return gb_fail(scaler->context, GB_ESTATE, "%s: the gradient of %s %s", who, name, gb_mixed_tag_text(tag));
   if (!tag.scaler)
     return gb_fail(scaler->context, GB_ESTATE,
                    "%s: the gradient of %s is not scaled: backward was called on a loss that did not go through "
@@ -293,6 +295,9 @@ static gb_status check_unscaled(const gb_scaler *scaler, const gb_optimizer *opt
   if (odd < 0) return GB_OK;
   char room[32];
   const char *name = gb_optimizer_label(optimizer, odd, room, sizeof room);
+  gb_grad_tag tag = optimizer->params[odd].segment->grad->tag;
+  if (tag.scaler == GB_TAG_MIXED && (scaler->options.per_loss || tag.update != GB_MIX_UNSCALED))
+    return gb_fail(scaler->context, GB_ESTATE, "%s: the gradient of %s %s", who, name, gb_mixed_tag_text(tag));
   if (scaler->options.per_loss)
     return gb_fail(scaler->context, GB_ESTATE, "%s: the gradient of %s was scaled by a GradScaler without per_loss "
                                                "= true; every loss of an optimizer "

@@ -63,8 +63,21 @@ typedef struct gb_weight_copy {
   uint64_t version;                  /* of the parameter when the copy was made; another one: stale */
 } gb_weight_copy;
 
-/* The scale a gradient carries: which scaler (0: none) at which of its updates. */
+/* The scale a gradient carries: which scaler (0: none) at which of its updates. A parameter's gradient that adds up
+ * several scales has GB_TAG_MIXED as its scaler, and says by update what met: it may be zeroed, but not be used. */
 typedef struct gb_grad_tag { uint32_t scaler, update; } gb_grad_tag;
+#define GB_TAG_MIXED UINT32_MAX
+enum { GB_MIX_UPDATES, GB_MIX_SCALERS, GB_MIX_UNSCALED };
+
+static inline bool gb_same_tag(gb_grad_tag a, gb_grad_tag b) { return a.scaler == b.scaler && a.update == b.update; }
+
+/* The tag of the sum of two gradients. */
+static inline gb_grad_tag gb_tag_of_sum(gb_grad_tag a, gb_grad_tag b) {
+  if (gb_same_tag(a, b) || a.scaler == GB_TAG_MIXED) return a;
+  if (b.scaler == GB_TAG_MIXED) return b;
+  if (a.scaler == b.scaler) return (gb_grad_tag){ GB_TAG_MIXED, GB_MIX_UPDATES };
+  return (gb_grad_tag){ GB_TAG_MIXED, a.scaler && b.scaler ? GB_MIX_SCALERS : GB_MIX_UNSCALED };
+}
 
 /* Called with each gradient that reaches a tensor; may put another in *grad (ownership both ways). */
 typedef gb_status (*gb_hook_fn)(gb_context *context, void *user, gb_tensor **grad);

@@ -256,16 +256,67 @@ describe("order of calls", function()
     F.mse_loss(net(x), y):backward()
     expect(function() scaler:step(opt) end):to_fail("scale")
   end)
-  it("scaled and unscaled gradients that meet are an error", function()
-    local net, _, scaler, x, y = ready()
-    expect(function() F.mse_loss(net(x), y):backward() end):to_fail("scaled")
-    expect(scaler:is_enabled()):to_be(true)
+  -- Whatever uses such a sum refuses it; zeroed, the gradients are as new.
+  local function refuses(net, opt, scaler, what)
+    expect(function() nn.utils.clip_grad_norm_(net:parameters(), 1) end):to_fail(what)
+    expect(function() nn.utils.clip_grad_value_(net:parameters(), 1) end):to_fail(what)
+    expect(function() scaler:unscale_(opt) end):to_fail(what)
+    expect(function() scaler:step(opt) end):to_fail(what)
+    expect(function() opt:step() end):to_fail(what)
+    opt:zero_grad()
+  end
+  it("a sum of scaled and unscaled gradients is refused", function()
+    local net, opt, scaler, x, y = ready()
+    F.mse_loss(net(x), y):backward()
+    refuses(net, opt, scaler, "a scaled and an unscaled loss")
+    scaler:scale(F.mse_loss(net(x), y)):backward()
+    scaler:step(opt)
   end)
-  it("gradients scaled before and after an update that meet are an error", function()
+  it("a sum of gradients from before and after an update is refused", function()
     local net, opt, scaler, x, y = ready()
     scaler:step(opt)
     scaler:update()
-    expect(function() scaler:scale(F.mse_loss(net(x), y)):backward() end):to_fail("update")
+    scaler:scale(F.mse_loss(net(x), y)):backward()
+    scaler:scale(F.mse_loss(net(x), y)):backward() -- which it stays
+    refuses(net, opt, scaler, "before and after scaler:update()")
+    scaler:scale(F.mse_loss(net(x), y)):backward()
+    scaler:step(opt)
+  end)
+  it("so is one of a gradient that was there before the optimizer, and of tied parameters", function()
+    local net, x, y = make()
+    local scaler = amp.GradScaler()
+    F.mse_loss(net(x), y):backward()
+    scaler:scale(F.mse_loss(net(x), y)):backward()
+    local opt = optim.SGD(net:parameters(), { lr = 0.01 })
+    refuses(net, opt, scaler, "a scaled and an unscaled loss")
+  end)
+  it("networks that are trained in turn leave gradients in each other, which are zeroed", function()
+    for _, own in ipairs { false, true } do
+      local one, x, y = make()
+      local other = make()
+      local scalers = { amp.GradScaler { init_scale = 4 } }
+      scalers[2] = own and amp.GradScaler { init_scale = 8 } or scalers[1]
+      local opts = { optim.SGD(one:parameters(), { lr = 0.01 }), optim.SGD(other:parameters(), { lr = 0.01 }) }
+      local plain, like, of_plain = make(), make(), {}
+      plain:load_state_dict(one:state_dict())
+      like:load_state_dict(other:state_dict())
+      of_plain[1] = optim.SGD(plain:parameters(), { lr = 0.01 })
+      of_plain[2] = optim.SGD(like:parameters(), { lr = 0.01 })
+      for _ = 1, 3 do
+        for k = 1, 2 do
+          opts[k]:zero_grad()
+          scalers[k]:scale(F.mse_loss(one(x), y) + F.l1_loss(other(x), y)):backward()
+          scalers[k]:step(opts[k])
+          scalers[k]:update()
+          of_plain[k]:zero_grad()
+          local loss = F.mse_loss(plain(x), y) + F.l1_loss(like(x), y)
+          loss:backward()
+          of_plain[k]:step()
+        end
+      end
+      for name, value in pairs(one:state_dict()) do expect(value:equal(plain:state_dict()[name])):to_be(true) end
+      for name, value in pairs(other:state_dict()) do expect(value:equal(like:state_dict()[name])):to_be(true) end
+    end
   end)
   it("a wrong option names the nearest", function()
     expect(function() amp.GradScaler { init_scal = 2 } end):to_fail("init_scale")
