@@ -34,6 +34,9 @@ RECIPES = {
     "chorales": ("chorales", r"test: ([\d.]+) nats", 0.005, "nats a note", []),
     "bert": ("sentences", r"test accuracy from scratch ([\d.]+)", 0.5, "accuracy, %", ["--steps", "0"]),
     "char_gpt": ("tinyshakespeare/input.txt", r"validation loss ([\d.]+)", 0.01, "validation loss", ["--sample", "0"]),
+    "gpt2": ("tinyshakespeare/input.txt", r"validation loss ([\d.]+)", 0.01, "validation loss", [
+        "--dtype", "uint8", "--model", "tiny", "--vocabulary", "256", "--lr", "1e-2", "--min_lr", "1e-3",
+        "--steps", "1000", "--warmup", "100", "--valid_every", "1000"]),
     "cifar_resnet": ("cifar10", r"test accuracy ([\d.]+)", 0.3, "accuracy, %", []),
     "cifar_vit": ("cifar10", r"test accuracy ([\d.]+)", 0.3, "accuracy, %", []),
     "cifar_efficientnet": ("cifar10", r"test accuracy of the average ([\d.]+)", 0.3, "accuracy, %", []),
