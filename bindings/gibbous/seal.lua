@@ -14,7 +14,8 @@ local later = {
 -- What other libraries call what is here by another name, or has another form here.
 local elsewhere = {
   ["gb"] = { from_numpy = "gb.data.npy(path) for a file, gb.tensor(list) for values",
-    autograd = "gb.grad and gb.Function", utils = "gb.data and gb.nn.utils", autocast = "gb.amp.autocast",
+    autograd = "gb.grad and gb.Function", autocast = "gb.amp.autocast",
+    utils = "gb.data, gb.nn.utils and, for checkpoints of activations, gb.recompute",
     Tensor = "gb.tensor(list), gb.empty(sizes)", FloatTensor = "gb.tensor(list)",
     LongTensor = "gb.tensor(list, { dtype = \"int64\" })", distributions = "gb.normal, gb.rand and x:exponential_()",
     compile = "the model itself, whose ops run at once", jit = "the model itself, whose ops run at once",

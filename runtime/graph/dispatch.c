@@ -27,10 +27,17 @@ typedef struct road {
 
 /* {==== before the kernel ==== */
 
-/* The source of a copy may lie on another device than what it goes to; libraries want lengths on the host. */
+/* The source of a copy may lie on another device than what it goes to; lengths are known on the host, and libraries
+ * want them there. */
 static bool may_lie_elsewhere(const gb_op_call *call, int input) {
-  return (call->op == GB_OP_copy && input == 1) || (call->op == GB_OP_rnn && input == GB_IN_AT(rnn, lengths)) ||
-      (call->op == GB_OP_rnn_backward && input == GB_IN_AT(rnn_backward, lengths));
+  switch (call->op) {
+    case GB_OP_copy: return input == GB_IN_AT(copy, source);
+    case GB_OP_rnn: return input == GB_IN_AT(rnn, lengths);
+    case GB_OP_rnn_backward: return input == GB_IN_AT(rnn_backward, lengths);
+    case GB_OP_ctc_loss:
+      return input == GB_IN_AT(ctc_loss, input_lengths) || input == GB_IN_AT(ctc_loss, target_lengths);
+    default: return false;
+  }
 }
 
 /* Check that no loan was revoked, and that all tensors lie on one device. Numbers and 0-d CPU tensors may join any. */

@@ -46,6 +46,29 @@ static gb_status ctc_loss_check(gb_op_call *call) {
   return call->needs_grad ? gb_call_output(call, GB_OUT_AT(ctc_loss, slope), x->ndim, x->shape, dtype) : GB_OK;
 }
 
+static bool lies_elsewhere(const gb_op_call *call, const gb_tensor *lengths) {
+  gb_device device = lengths->storage->device;
+  return device.type != call->device.type || device.index != call->device.index;
+}
+
+static bool has_lengths_elsewhere(const gb_op_call *call) {
+  const gb_in_ctc_loss *in = GB_IN(call, ctc_loss);
+  return lies_elsewhere(call, in->input_lengths) || lies_elsewhere(call, in->target_lengths);
+}
+
+/* The lengths come to the other tensors. */
+static gb_status bring_lengths(gb_op_call *call) {
+  const gb_in_ctc_loss *in = GB_IN(call, ctc_loss);
+  gb_tensor *given[2] = { in->input_lengths, in->target_lengths }, *here[2] = { NULL };
+  gb_status status = GB_OK;
+  for (int i = 0; status == GB_OK && i < 2; i++)
+    status = gb_op_to_device(call->context, given[i], call->device, &here[i]);
+  gb_tensor *all[] = { in->log_probs, in->targets, here[0], here[1] };
+  if (status == GB_OK) status = gb_apply(call->context, call->op, all, 4, call->attrs, call->out);
+  for (int i = 0; i < 2; i++) gb_drop(&here[i]);
+  return status;
+}
+
 static gb_status ctc_loss_gradient(gb_grad_call *grad) {
   gb_tensor *g = GB_GRAD_OUT(grad, ctc_loss)->loss, *slope = GB_KEPT(grad, ctc_loss)->slope;
   gb_chain chain;
@@ -56,6 +79,8 @@ static gb_status ctc_loss_gradient(gb_grad_call *grad) {
 
 const gb_op_impl gb_family_ctc[] = { { .op = GB_OP_ctc_loss,
                                        .check = ctc_loss_check,
+                                       .composed = has_lengths_elsewhere,
+                                       .compose = bring_lengths,
                                        .gradient = ctc_loss_gradient,
                                        .save_out = GB_SAVE_OUT(ctc_loss, slope) },
                                      { .op = GB_OP_COUNT } };

@@ -239,6 +239,20 @@ describe("ctc_loss", function()
   local targets, steps, lengths = gb.tensor { { 1, 2 }, { 3, 3 }, { 2, 0 } }, gb.tensor { 5, 4, 3 },
     gb.tensor { 2, 2, 1 }
   local function loss(options) return F.ctc_loss(log_probs, targets, steps, lengths, options) end
+  it("takes lengths that lie on the host, or elsewhere", function()
+    local leaf = log_probs:detach():requires_grad_()
+    local whole = F.ctc_loss(leaf, targets, steps, lengths)
+    local slope = gb.grad(whole, leaf)
+    local near = F.ctc_loss(leaf, targets, steps:cpu(), lengths:cpu())
+    expect(near):to_equal_bits(whole)
+    expect(gb.grad(near, leaf)):to_equal_bits(slope)
+    expect(F.ctc_loss(leaf, targets, steps:cpu(), lengths)):to_equal_bits(whole)
+    local host = F.ctc_loss(log_probs:cpu(), targets:cpu(), steps, lengths)
+    expect(host.device):to_be("cpu")
+    expect(host:item()):to_be_near(whole:item(), 1e-12) -- sums of float64, in another order on a device
+    expect(function() F.ctc_loss(log_probs, targets, steps:cpu():float(), lengths) end):to_fail("input_lengths")
+    expect(function() F.ctc_loss(log_probs, targets, steps:cpu() + 100, lengths) end):to_fail("out of range")
+  end)
   it("is the sum over all paths", function()
     local each = loss({ reduction = "none" }):tolist()
     for i, target in ipairs { { 1, 2 }, { 3, 3 }, { 2 } } do

@@ -17,6 +17,7 @@ local lines = {
   { "x:reshape(table.unpack({}))", "without dimensions is {}" },
   { "gb.ones(1):view()", "without dimensions is {}" },
   { "return x.T", "x:t()" },
+  { "gb.utils.checkpoint.checkpoint(model, x)", "gb.recompute" },
   { "return x.data", "x:detach()" },
   { "return x:numpy()", "x:tolist()" },
   { "return x['repeat'](x, 2)", "x:tile(...)" },
