@@ -245,7 +245,7 @@ static int versions_of(lua_State *L) {
 }
 
 /* has_library(x, h, c, lengths, weights, cell, layers, bidirectional, bias): the dtype in which a library of the device
- * runs such layers; nothing where none does. lengths: are there any? weights: the op's list. */
+ * runs such layers, and whether in TF32; nothing where none does. lengths: are there any? weights: the op's list. */
 static int has_library(lua_State *L) {
   gb_context *context = gbl_context(L);
   const gb_tensor *x = gbl_check_tensor(L, 1), *h = gbl_check_tensor(L, 2), *c = gbl_opt_tensor(L, 3);
@@ -266,10 +266,11 @@ static int has_library(lua_State *L) {
   gb_rnn rnn = { .cell = gb_word_find(luaL_checkstring(L, 6)), .layers = luaL_checkinteger(L, 7),
                  .time = x->shape[0], .batch = x->shape[1], .input = x->shape[2], .state = h->shape[2],
                  .hidden = c ? c->shape[2] : h->shape[2], .dtype = dtype, .bidirectional = lua_toboolean(L, 8),
-                 .bias = lua_toboolean(L, 9), .lengths = lua_toboolean(L, 4) };
+                 .bias = lua_toboolean(L, 9), .lengths = lua_toboolean(L, 4), .tf32 = context->tf32 };
   if (!gb_dtype_is_float(dtype) || !gb_rnn_is_served(context, x->storage->device, &rnn, &room)) return 0;
   lua_pushstring(L, gb_dtype_name(dtype));
-  return 1;
+  lua_pushboolean(L, context->tf32);
+  return 2;
 }
 
 static int file_exists(lua_State *L) {

@@ -67,8 +67,8 @@ static gb_status forward(gb_cuda_call *call) {
   const gb_cuda_in_rnn *in = GB_CUDA_IN(call, rnn);
   const gb_cuda_out_rnn *out = GB_CUDA_OUT(call, rnn);
   const gb_in_rnn *of = GB_IN(call->call, rnn);
-  const gb_rnn rnn = gb_rnn_of_states((gb_rnn){ GB_RNN_ATTRS(GB_ATTRS(call, rnn)) }, of->x, of->h, of->c, of->lengths,
-                                      of->packed);
+  const gb_rnn rnn = gb_rnn_of_states((gb_rnn){ GB_RNN_RUN_ATTRS(GB_ATTRS(call, rnn)) }, of->x, of->h, of->c,
+                                      of->lengths, of->packed);
   const gb_dtype dtype = (gb_dtype)rnn.dtype;
   gb_rnn_run run = { .rnn = rnn, .lengths = lengths_of(in->lengths), .packed = in->packed->data, .y = out->y->data,
                      .last_h = out->last_h->data, .last_c = in->c ? out->last_c->data : NULL,
@@ -94,7 +94,8 @@ static gb_status backward(gb_cuda_call *call) {
   const gb_cuda_out_rnn_backward *out = GB_CUDA_OUT(call, rnn_backward);
   const gb_attrs_rnn_backward *attrs = GB_ATTRS(call, rnn_backward);
   const gb_in_rnn_backward *of = GB_IN(call->call, rnn_backward);
-  const gb_rnn rnn = gb_rnn_of_states((gb_rnn){ GB_RNN_ATTRS(attrs) }, of->x, of->h, of->c, of->lengths, of->packed);
+  const gb_rnn rnn = gb_rnn_of_states((gb_rnn){ GB_RNN_RUN_ATTRS(attrs) }, of->x, of->h, of->c, of->lengths,
+                                      of->packed);
   const gb_dtype dtype = (gb_dtype)rnn.dtype;
   gb_rnn_run run = { .rnn = rnn, .lengths = lengths_of(in->lengths), .packed = in->packed->data, .y = in->y->data,
                      .dx = out->dx->data, .dh = out->dh->data, .dc = in->c ? out->dc->data : NULL,

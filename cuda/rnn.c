@@ -20,14 +20,14 @@
 
 enum { MOST_PLANS = 256, MOST_LAYERS = 1024 };
 
+/* Plans are found by the bytes of what they are of, so there are none between its members. */
+_Static_assert(sizeof(gb_rnn) == 8 * sizeof(int64_t) + 4 * sizeof(int32_t), "gb_rnn has no gaps");
+
 struct gb_rnns {
   cudnnHandle_t handle;
   cudnnDropoutDescriptor_t dropout;    /* none */
   gb_cache *plans;
 };
-
-/* What a plan hangs on. The rest is 0. */
-typedef struct plan_key { gb_rnn rnn; int64_t tf32; } plan_key;
 
 /* A network of one size, or the reason why the library does not run it. */
 typedef struct plan {
@@ -64,14 +64,13 @@ static cudnnStatus_t create(plan *p) {
   return status == CUDNN_STATUS_SUCCESS ? cudnnCreateTensorDescriptor(&p->c) : status;
 }
 
-static cudnnStatus_t describe_network(const gb_rnns *rnns, const plan_key *key, plan *p) {
+static cudnnStatus_t describe_network(const gb_rnns *rnns, const gb_rnn *rnn, plan *p) {
   static const cudnnRNNMode_t modes[] = { [GB_WORD_lstm] = CUDNN_LSTM, [GB_WORD_gru] = CUDNN_GRU,
                                           [GB_WORD_tanh] = CUDNN_RNN_TANH, [GB_WORD_relu] = CUDNN_RNN_RELU };
-  const gb_rnn *rnn = &key->rnn;
   bool narrow = gb_is_16bit((gb_dtype)rnn->dtype);
   cudnnDataType_t compute = rnn->dtype == GB_FLOAT64 ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
   /* the default type of mathematics is TF32 where the device has it */
-  cudnnMathType_t math = narrow ? CUDNN_TENSOR_OP_MATH : key->tf32 ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH;
+  cudnnMathType_t math = narrow ? CUDNN_TENSOR_OP_MATH : rnn->tf32 ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH;
   return cudnnSetRNNDescriptor_v8(p->rnn, CUDNN_RNN_ALGO_STANDARD, modes[rnn->cell],
                                   rnn->bias ? CUDNN_RNN_DOUBLE_BIAS : CUDNN_RNN_NO_BIAS,
                                   rnn->bidirectional ? CUDNN_BIDIRECTIONAL : CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT,
@@ -133,8 +132,7 @@ static size_t bytes_of_weights(const gb_rnn *rnn) {
   return (size_t)elements * gb_bytes_of(rnn->dtype);
 }
 
-static plan *plan_make(const gb_rnns *rnns, const plan_key *key) {
-  const gb_rnn *rnn = &key->rnn;
+static plan *plan_make(const gb_rnns *rnns, const gb_rnn *rnn) {
   plan *p = calloc(1, sizeof *p);
   int *lengths = lengths_of(rnn, NULL);
   if (!p || !lengths) {
@@ -142,7 +140,7 @@ static plan *plan_make(const gb_rnns *rnns, const plan_key *key) {
     return NULL;
   }
   cudnnStatus_t status = create(p);
-  if (status == CUDNN_STATUS_SUCCESS) status = describe_network(rnns, key, p);
+  if (status == CUDNN_STATUS_SUCCESS) status = describe_network(rnns, rnn, p);
   if (status == CUDNN_STATUS_SUCCESS) status = describe_data(rnn, lengths, p);
   if (status == CUDNN_STATUS_SUCCESS) status = describe_state(p->h, rnn, rnn->state);
   if (status == CUDNN_STATUS_SUCCESS) status = describe_state(p->c, rnn, rnn->hidden);
@@ -155,11 +153,9 @@ static plan *plan_make(const gb_rnns *rnns, const plan_key *key) {
 }
 
 /* NULL: out of memory. */
-static plan *plan_of(gb_rnns *rnns, const gb_rnn *rnn, bool tf32) {
-  plan_key key;
-  memset(&key, 0, sizeof key);
-  key.rnn = *rnn;
-  key.tf32 = rnn->dtype == GB_FLOAT32 && tf32;
+static plan *plan_of(gb_rnns *rnns, const gb_rnn *rnn) {
+  gb_rnn key = *rnn;
+  key.tf32 = rnn->dtype == GB_FLOAT32 && rnn->tf32;
   plan *p = gb_cache_find(rnns->plans, &key);
   if (p) return p;
   p = plan_make(rnns, &key);
@@ -187,7 +183,7 @@ static gb_rnns *rnns_of(gb_cuda *cuda, const char **why) {
   }
   gb_rnns *rnns = calloc(1, sizeof *rnns);
   cudnnStatus_t status = CUDNN_STATUS_ALLOC_FAILED;
-  if (rnns) rnns->plans = gb_cache_open(sizeof(plan_key), MOST_PLANS, plan_release);
+  if (rnns) rnns->plans = gb_cache_open(sizeof(gb_rnn), MOST_PLANS, plan_release);
   if (rnns && rnns->plans) status = cudnnCreate(&rnns->handle);
   if (status == CUDNN_STATUS_SUCCESS) status = cudnnCreateDropoutDescriptor(&rnns->dropout);
   if (status == CUDNN_STATUS_SUCCESS)
@@ -236,7 +232,7 @@ bool gb_rnns_have(gb_cuda *cuda, const gb_rnn *rnn, gb_rnn_room *room) {
     return declines(cuda, "cuDNN's bits may change from run to run; set CUBLAS_WORKSPACE_CONFIG=:4096:8 before the "
                           "start, or call gb.set_deterministic(false)");
   if (!fits(rnn)) return declines(cuda, "they are too large for cuDNN");
-  const plan *p = plan_of(rnns, rnn, cuda->context->tf32);
+  const plan *p = plan_of(rnns, rnn);
   if (!p) return declines(cuda, "there is no memory for a plan of cuDNN");
   if (p->refused) return declines(cuda, p->why);
   *room = (gb_rnn_room){ .packed = (int64_t)p->packed, .reserve = (int64_t)p->reserve };
@@ -256,7 +252,7 @@ static gb_status failure(gb_cuda_call *call, cudnnStatus_t status) {
 
 /* The plan of a call whose check found that there is one. */
 static gb_status find_plan(gb_cuda_call *call, const gb_rnn *rnn, plan **out) {
-  plan *p = plan_of(call->cuda->rnns, rnn, call->tf32);
+  plan *p = plan_of(call->cuda->rnns, rnn);
   *out = p;
   if (!p) return gb_cuda_fail(call, GB_EMEMORY, "out of memory for a plan of cuDNN");
   return p->refused ? gb_cuda_fail(call, GB_EUNSUPPORTED, "%s", p->why) : GB_OK;

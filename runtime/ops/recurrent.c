@@ -418,7 +418,7 @@ static gb_status rnn_check(gb_op_call *call) {
   const gb_in_rnn *in = GB_IN(call, rnn);
   const gb_attrs_rnn *attrs = GB_ATTRS(call, rnn);
   const int x = GB_IN_AT(rnn, x), h = GB_IN_AT(rnn, h), c = GB_IN_AT(rnn, c), lengths = GB_IN_AT(rnn, lengths);
-  gb_rnn rnn = { GB_RNN_ATTRS(attrs) }, of_states;
+  gb_rnn rnn = { GB_RNN_ATTRS(attrs) };
   gb_rnn_room room;
   for (int i = 0; i < call->n_in; i++)
     if (call->in[i] && i != lengths) GB_TRY(gb_require_float(call, i));
@@ -426,8 +426,8 @@ static gb_status rnn_check(gb_op_call *call) {
   GB_TRY(read_weights(call, GB_LIST(call, rnn, weights), GB_LIST_COUNT(call, rnn, weights), &rnn));
   GB_TRY(check_packed(call, in->packed, &rnn));
   GB_TRY(check_ndims(call, x, h, c));
-  of_states = gb_rnn_of_states(rnn, in->x, in->h, in->c, in->lengths, in->packed);
-  rnn.time = of_states.time, rnn.batch = of_states.batch, rnn.lengths = of_states.lengths;
+  rnn.time = in->x->shape[0], rnn.batch = in->x->shape[1], rnn.lengths = in->lengths != NULL;
+  rnn.tf32 = attrs->tf32.integer;
   GB_TRY(check_states(call, &rnn, x, h, c));
   GB_TRY(check_lengths(call, lengths, rnn.time, rnn.batch));
   GB_TRY(room_of(call, &rnn, &room));
@@ -445,7 +445,8 @@ static gb_status rnn_backward_check(gb_op_call *call) {
   gb_rnn_room room;
   GB_TRY(check_state(call, &attrs->cell, in->c));
   GB_TRY(check_ndims(call, x, h, c));
-  const gb_rnn rnn = gb_rnn_of_states((gb_rnn){ GB_RNN_ATTRS(attrs) }, in->x, in->h, in->c, in->lengths, in->packed);
+  const gb_rnn rnn = gb_rnn_of_states((gb_rnn){ GB_RNN_RUN_ATTRS(attrs) }, in->x, in->h, in->c, in->lengths,
+                                      in->packed);
   const int64_t steps[] = { rnn.time, rnn.batch, gb_rnn_directions(&rnn) * rnn.state };
   GB_TRY(check_states(call, &rnn, x, h, c));
   GB_TRY(expect(call, GB_IN_AT(rnn_backward, y), 3, steps));
@@ -496,8 +497,8 @@ static gb_status library_gradient(gb_grad_call *grad) {
   GB_TRY(GB_RUN(grad->context, rnn_backward, &made.dx, .grad = out->y, .grad_h = out->last_h, .grad_c = out->last_c,
                 .x = saved->x, .h = saved->h, .c = saved->c, .lengths = saved->lengths, .packed = saved->packed,
                 .y = kept->y, .reserve = kept->reserve, .cell = attrs->cell, .layers = attrs->layers,
-                .bidirectional = attrs->bidirectional, .bias = attrs->bias, .weights = gb_attr_int(any),
-                .again = gb_attr_int(grad->again)));
+                .bidirectional = attrs->bidirectional, .bias = attrs->bias, .tf32 = attrs->tf32,
+                .weights = gb_attr_int(any), .again = gb_attr_int(grad->again)));
   gb_rnn rnn = { .input = saved->x->shape[2], .state = saved->h->shape[2],
                  .hidden = saved->c ? saved->c->shape[2] : saved->h->shape[2] };
   gb_status status = GB_OK;

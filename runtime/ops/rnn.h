@@ -45,11 +45,13 @@ static inline gb_rnn_weight gb_rnn_weight_of(const gb_rnn *rnn, int64_t which) {
 /* Attributes that the ops have in common, by name. */
 #define GB_RNN_ATTRS(attrs) .cell = (attrs)->cell.integer, .layers = (attrs)->layers.integer, \
   .bidirectional = (attrs)->bidirectional.integer != 0, .bias = (attrs)->bias.integer != 0
+/* And of those that run layers. What forward keeps hangs on them all, so backward has forward's. */
+#define GB_RNN_RUN_ATTRS(attrs) GB_RNN_ATTRS(attrs), .tf32 = (attrs)->tf32.integer != 0
 
 /* The weights' own part of a network, on which alone what is packed hangs. */
 static inline gb_rnn gb_rnn_packed(gb_rnn rnn) {
   rnn.time = rnn.batch = 1;
-  rnn.lengths = false;
+  rnn.lengths = rnn.tf32 = false;
   return rnn;
 }
 

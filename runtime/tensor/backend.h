@@ -28,6 +28,7 @@ typedef struct gb_tuned { int64_t choices, taken, refused, timed, improved; doub
 typedef struct gb_rnn {
   int64_t cell, layers, time, batch, input, hidden, state; /* cell: a GB_WORD */
   int32_t dtype, bidirectional, bias, lengths;             /* lengths: sequences may end before `time` */
+  int64_t tf32;                                            /* operands of float32 products may be rounded */
 } gb_rnn;
 
 /* What it takes for them: bytes of packed weights, and of what forward keeps for backward. */

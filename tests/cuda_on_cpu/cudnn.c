@@ -16,7 +16,7 @@
 #include "elements.h"
 #include "machine.h"
 
-#define HEADER 2 /* numbers at the begin of a reserve: what has been done with it */
+#define HEADER 2 /* numbers at the begin of a reserve: what has been done with it, and was it in TF32 */
 enum { FILLED = 1, SPENT = 2 };
 
 struct stand_in_cudnn { gb_stream stream; };
@@ -415,7 +415,7 @@ static void run_forward(void *argument) {
     for (int64_t layer = 0; layer < (int64_t)r->layers * r->directions; layer++)
       for (int64_t b = 0; b < j->batch; b++) sequence_forward(j, layer, b, room);
     write_results(j);
-    j->reserve[0] = FILLED;
+    j->reserve[0] = FILLED, j->reserve[1] = r->tf32;
     gb_machine_moved(x_moved(j) + states_moved(j) + weights_moved(j),
                      y_moved(j) + states_moved(j) + (own ? 0 : kept_moved(j)));
   }
@@ -546,6 +546,8 @@ static void run_backward_data(void *argument) {
   if (!room) gb_machine_fail("cuDNN", "out of memory");
   else if (j->reserve[0] != FILLED)
     gb_machine_fail("cuDNN", "the reserve is not one that forward has filled and no backward has written over");
+  else if (j->reserve[1] != r->tf32)
+    gb_machine_fail("cuDNN", "the reserve is of forward by another type of mathematics");
   else {
     walk w = { .slopes = room, .down = room + slopes };
     w.dh = w.down + rows * widest, w.dc = w.dh + r->state, w.du = w.dc + r->hidden;

@@ -272,6 +272,22 @@ if by_library then
       expect((rounded - exact):abs():max():item() > 0):to_be(true)
       expect(rounded):to_be_close(exact, 1e-2)
     end)
+    it("goes back in the precision of forward, whatever is set by then", function()
+      local model = nn.LSTM(6, 8):to("cuda")
+      local function slope_of(forward, backward)
+        gb.set_float32_matmul_precision(forward)
+        local loss = (model(x)):pow(2):sum()
+        gb.set_float32_matmul_precision(backward)
+        local slope = gb.grad(loss, { model.weight_hh_l0 })[1]
+        gb.cuda.synchronize()
+        gb.set_float32_matmul_precision("highest")
+        return slope
+      end
+      local exact, rounded = slope_of("highest", "highest"), slope_of("high", "high")
+      expect((rounded - exact):abs():max():item() > 0):to_be(true)
+      expect(slope_of("high", "highest")):to_equal_bits(rounded)
+      expect(slope_of("highest", "high")):to_equal_bits(exact)
+    end)
     it("takes weights that are computed, and passes their gradients on", function()
       local here, there = pair("GRU", 6, 8, { dtype = "float64" })
       nn.utils.weight_norm(here, { name = "weight_hh_l0" })

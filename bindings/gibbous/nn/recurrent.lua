@@ -266,9 +266,10 @@ local function run_library(self, kind, x, h, c, lengths, first, last)
   local weights = list_weights(self, first, last)
   local o = { cell = kind.op or self.nonlinearity, layers = last - first + 1, bidirectional = self.bidirectional,
     bias = self["bias_ih_l" .. first - 1] ~= nil }
-  local dtype = has_library(x, h, c, lengths ~= nil, weights, o.cell, o.layers, o.bidirectional, o.bias)
+  local dtype, tf32 = has_library(x, h, c, lengths ~= nil, weights, o.cell, o.layers, o.bidirectional, o.bias)
   if not dtype then return nil end
   local packed, kept = packed_weights(self, first, weights, dtype, o)
+  o.tf32 = tf32 -- which backward has, too, whatever is set by then
   local y, last_h, last_c = library(x, h, c, lengths, packed, weights, o)
   if not kept then drop(packed) end
   return y, last_h, last_c
