@@ -245,29 +245,31 @@ static int versions_of(lua_State *L) {
 }
 
 /* has_library(x, h, c, lengths, weights, cell, layers, bidirectional, bias): the dtype in which a library of the device
- * runs such layers, and whether in TF32; nothing where none does. lengths: are there any? weights: the op's list. */
+ * runs such layers, and whether in TF32; nothing where none does. h, c: nil where they are 0. lengths: are there any?
+ * weights: the op's list. */
 static int has_library(lua_State *L) {
   gb_context *context = gbl_context(L);
-  const gb_tensor *x = gbl_check_tensor(L, 1), *h = gbl_check_tensor(L, 2), *c = gbl_opt_tensor(L, 3);
+  const gb_tensor *x = gbl_check_tensor(L, 1), *first[] = { NULL, NULL };
   const lua_Integer count = (lua_Integer)lua_rawlen(L, 5);
-  const gb_tensor *states[] = { h, c };
   const bool autocast = context->modes->autocast;
   gb_dtype dtype = autocast && gb_autocast_eligible(x) ? context->modes->lower : (gb_dtype)x->dtype;
-  for (lua_Integer i = 0; i < count + 2; i++) {
-    if (i >= 2) lua_rawgeti(L, 5, i - 1);
-    const gb_tensor *t = i < 2 ? states[i] : gbl_check_tensor(L, -1);
-    if (i >= 2) lua_pop(L, 1);
+  for (lua_Integer i = -2; i < count; i++) { /* h, c and the weights */
+    if (i >= 0) lua_rawgeti(L, 5, i + 1);
+    const gb_tensor *t = i < 0 ? gbl_opt_tensor(L, (int)i + 4) : gbl_check_tensor(L, -1);
+    if (i >= 0) lua_pop(L, 1);
+    if (i >= 0 && i < 2) first[i] = t;
     if (!t) continue;
     const gb_device device = t->storage->device, of_x = x->storage->device;
     gb_dtype meets = autocast && gb_autocast_eligible(t) ? context->modes->lower : (gb_dtype)t->dtype;
     if (meets != dtype || device.type != of_x.type || device.index != of_x.index) return 0;
   }
+  if (!gb_dtype_is_float(dtype) || count < 2 || first[0]->ndim != 2 || first[1]->ndim != 2) return 0;
   gb_rnn_room room;
-  gb_rnn rnn = { .cell = gb_word_find(luaL_checkstring(L, 6)), .layers = luaL_checkinteger(L, 7),
-                 .time = x->shape[0], .batch = x->shape[1], .input = x->shape[2], .state = h->shape[2],
-                 .hidden = c ? c->shape[2] : h->shape[2], .dtype = dtype, .bidirectional = lua_toboolean(L, 8),
-                 .bias = lua_toboolean(L, 9), .lengths = lua_toboolean(L, 4), .tf32 = context->tf32 };
-  if (!gb_dtype_is_float(dtype) || !gb_rnn_is_served(context, x->storage->device, &rnn, &room)) return 0;
+  gb_rnn rnn = { .cell = gb_word_find(luaL_checkstring(L, 6)), .layers = luaL_checkinteger(L, 7), .dtype = dtype,
+                 .bidirectional = lua_toboolean(L, 8), .bias = lua_toboolean(L, 9), .tf32 = context->tf32 };
+  rnn = gb_rnn_of_x(gb_rnn_of_weights(rnn, first[0], first[1]), x, NULL);
+  rnn.lengths = lua_toboolean(L, 4);
+  if (!gb_rnn_is_served(context, x->storage->device, &rnn, &room)) return 0;
   lua_pushstring(L, gb_dtype_name(dtype));
   lua_pushboolean(L, context->tf32);
   return 2;

@@ -40,7 +40,7 @@ static gb_status pack(gb_cuda_call *call) {
   const gb_cuda_tensor *packed = GB_CUDA_OUT(call, rnn_pack)->packed;
   gb_rnn rnn = { GB_RNN_ATTRS(GB_ATTRS(call, rnn_pack)), .dtype = packed->dtype };
   gb_tensor **weights = GB_LIST(call->call, rnn_pack, weights);
-  rnn = gb_rnn_of_weights(rnn, weights[0], weights[1]);
+  rnn = gb_rnn_packed(gb_rnn_of_weights(rnn, weights[0], weights[1]));
   for (int i = 0; i < call->n_in; i++) {
     gb_cuda_tensor to;
     GB_TRY(weight_at(call, &rnn, packed, i, &to));
@@ -66,12 +66,11 @@ static const int64_t *lengths_of(const gb_cuda_tensor *lengths) {
 static gb_status forward(gb_cuda_call *call) {
   const gb_cuda_in_rnn *in = GB_CUDA_IN(call, rnn);
   const gb_cuda_out_rnn *out = GB_CUDA_OUT(call, rnn);
-  const gb_in_rnn *of = GB_IN(call->call, rnn);
-  const gb_rnn rnn = gb_rnn_of_states((gb_rnn){ GB_RNN_RUN_ATTRS(GB_ATTRS(call, rnn)) }, of->x, of->h, of->c,
-                                      of->lengths, of->packed);
+  const gb_rnn rnn = gb_rnn_of_forward(GB_ATTRS(call, rnn), GB_IN(call->call, rnn),
+                                       GB_LIST(call->call, rnn, weights));
   const gb_dtype dtype = (gb_dtype)rnn.dtype;
   gb_rnn_run run = { .rnn = rnn, .lengths = lengths_of(in->lengths), .packed = in->packed->data, .y = out->y->data,
-                     .last_h = out->last_h->data, .last_c = in->c ? out->last_c->data : NULL,
+                     .last_h = out->last_h->data, .last_c = out->last_c ? out->last_c->data : NULL,
                      .reserve = out->reserve ? out->reserve->data : NULL };
   GB_TRY(dense(call, in->x, dtype, &run.x));
   GB_TRY(dense(call, in->h, dtype, &run.h));
@@ -93,12 +92,11 @@ static gb_status backward(gb_cuda_call *call) {
   const gb_cuda_in_rnn_backward *in = GB_CUDA_IN(call, rnn_backward);
   const gb_cuda_out_rnn_backward *out = GB_CUDA_OUT(call, rnn_backward);
   const gb_attrs_rnn_backward *attrs = GB_ATTRS(call, rnn_backward);
-  const gb_in_rnn_backward *of = GB_IN(call->call, rnn_backward);
-  const gb_rnn rnn = gb_rnn_of_states((gb_rnn){ GB_RNN_RUN_ATTRS(attrs) }, of->x, of->h, of->c, of->lengths,
-                                      of->packed);
+  const gb_rnn rnn = gb_rnn_of_backward(attrs, GB_IN(call->call, rnn_backward));
   const gb_dtype dtype = (gb_dtype)rnn.dtype;
   gb_rnn_run run = { .rnn = rnn, .lengths = lengths_of(in->lengths), .packed = in->packed->data, .y = in->y->data,
-                     .dx = out->dx->data, .dh = out->dh->data, .dc = in->c ? out->dc->data : NULL,
+                     .dx = out->dx->data, .dh = out->dh ? out->dh->data : NULL,
+                     .dc = out->dc ? out->dc->data : NULL,
                      .dpacked = out->dpacked ? out->dpacked->data : NULL };
   GB_TRY(dense(call, in->x, dtype, &run.x));
   GB_TRY(dense(call, in->h, dtype, &run.h));

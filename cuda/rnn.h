@@ -10,7 +10,8 @@
 #include "ops/rnn.h"
 
 /* One pass. Forward: y, last_h and last_c, and the reserve where there is to be a backward pass. Backward: dx, dh and
- * dc, and dpacked where it is wanted; it writes over the reserve. c, last_c, grad_c and dc: of an LSTM. */
+ * dc, and dpacked where it is wanted; it writes over the reserve. c, last_c, grad_c and dc: of an LSTM. h and c are
+ * NULL where they are 0, and then dh and dc are. */
 typedef struct gb_rnn_run {
   gb_rnn rnn;
   const int64_t *lengths;              /* on the host; NULL: all are `time` */

@@ -928,8 +928,9 @@ static gb_status run_gradient(walk *w, gb_node *node, gb_tensor **grads, gb_tens
     want[i] = (int8_t)leaving(edge);
   }
   if (!any) return GB_OK;
-  for (int i = 0; i < node->n_out; i++)
-    if (!grads[i] && node->op >= 0 && node->out[i].live) GB_TRY(zeros_for(context, node, i, &grads[i]));
+  const bool fill = node->op >= 0 && !context->graph->impl[node->op]->takes_no_grad;
+  for (int i = 0; fill && i < node->n_out; i++)
+    if (!grads[i] && node->out[i].live) GB_TRY(zeros_for(context, node, i, &grads[i]));
   GB_TRY(unpack(w, node, saved));
   gb_grad_call call = { .context = context, .node = node, .attrs = node->attrs, .n_in = node->n_in,
                         .n_out = node->n_out, .out = grads, .in = in,

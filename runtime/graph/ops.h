@@ -128,6 +128,8 @@ typedef struct gb_op_impl {
   gb_gradient_fn gradient;                 /* NULL: not differentiable */
   uint32_t save_in, save_out;              /* bit i: input or output i is needed by backward */
   bool save_other;                         /* input i is needed only when another input needs a gradient (x * y) */
+  bool takes_no_grad;                      /* gradient does without those of outputs that none came to: no zeros are
+                                              made for them */
   gb_status (*compose)(gb_op_call *call);     /* COMPOSITE: runs other ops, sets call->out */
   bool (*composed)(const gb_op_call *call);   /* of an op with a kernel: with these attributes it is composed */
 } gb_op_impl;

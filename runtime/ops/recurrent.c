@@ -399,7 +399,13 @@ static gb_status check_lengths(gb_op_call *call, int i, int64_t time, int64_t ba
   return GB_OK;
 }
 
-/* What x and the states say of a network fits to itself. */
+/* The first states of all layers come together, c of an LSTM alone, or are 0. */
+static gb_status check_first(gb_op_call *call, const gb_attr *cell, const gb_tensor *h, const gb_tensor *c) {
+  if (!h && c) return gb_call_fail(call, GB_EINVAL, "'c' comes with 'h', which is absent");
+  return h ? check_state(call, cell, c) : GB_OK;
+}
+
+/* x and the states have the sizes of the network. */
 static gb_status check_states(gb_op_call *call, const gb_rnn *rnn, int x, int h, int c) {
   const int64_t count = rnn->layers * gb_rnn_directions(rnn);
   GB_TRY(expect(call, x, 3, (int64_t[]){ rnn->time, rnn->batch, rnn->input }));
@@ -407,34 +413,31 @@ static gb_status check_states(gb_op_call *call, const gb_rnn *rnn, int x, int h,
   return expect(call, c, 3, (int64_t[]){ count, rnn->batch, rnn->hidden });
 }
 
-/* x, h and c of a call have three dimensions. */
-static gb_status check_ndims(gb_op_call *call, int x, int h, int c) {
-  GB_TRY(gb_require_ndim(call, x, 3, 3));
-  GB_TRY(gb_require_ndim(call, h, 3, 3));
-  return call->in[c] ? gb_require_ndim(call, c, 3, 3) : GB_OK;
-}
-
 static gb_status rnn_check(gb_op_call *call) {
   const gb_in_rnn *in = GB_IN(call, rnn);
   const gb_attrs_rnn *attrs = GB_ATTRS(call, rnn);
-  const int x = GB_IN_AT(rnn, x), h = GB_IN_AT(rnn, h), c = GB_IN_AT(rnn, c), lengths = GB_IN_AT(rnn, lengths);
+  const int lengths = GB_IN_AT(rnn, lengths);
   gb_rnn rnn = { GB_RNN_ATTRS(attrs) };
   gb_rnn_room room;
   for (int i = 0; i < call->n_in; i++)
     if (call->in[i] && i != lengths) GB_TRY(gb_require_float(call, i));
-  GB_TRY(check_state(call, &attrs->cell, in->c));
+  GB_TRY(check_first(call, &attrs->cell, in->h, in->c));
   GB_TRY(read_weights(call, GB_LIST(call, rnn, weights), GB_LIST_COUNT(call, rnn, weights), &rnn));
   GB_TRY(check_packed(call, in->packed, &rnn));
-  GB_TRY(check_ndims(call, x, h, c));
-  rnn.time = in->x->shape[0], rnn.batch = in->x->shape[1], rnn.lengths = in->lengths != NULL;
-  rnn.tf32 = attrs->tf32.integer;
-  GB_TRY(check_states(call, &rnn, x, h, c));
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(rnn, x), 3, 3));
+  const int64_t input = rnn.input; /* the weights' */
+  rnn = gb_rnn_of_forward(attrs, in, GB_LIST(call, rnn, weights));
+  rnn.input = input;
+  GB_TRY(check_states(call, &rnn, GB_IN_AT(rnn, x), GB_IN_AT(rnn, h), GB_IN_AT(rnn, c)));
   GB_TRY(check_lengths(call, lengths, rnn.time, rnn.batch));
   GB_TRY(room_of(call, &rnn, &room));
   const int64_t steps[] = { rnn.time, rnn.batch, gb_rnn_directions(&rnn) * rnn.state };
   GB_TRY(gb_call_output(call, GB_OUT_AT(rnn, y), 3, steps, (gb_dtype)rnn.dtype));
-  GB_TRY(gb_call_output(call, GB_OUT_AT(rnn, last_h), 3, in->h->shape, (gb_dtype)rnn.dtype));
-  if (in->c) GB_TRY(gb_call_output(call, GB_OUT_AT(rnn, last_c), 3, in->c->shape, (gb_dtype)rnn.dtype));
+  const int64_t states[] = { rnn.layers * gb_rnn_directions(&rnn), rnn.batch, rnn.state };
+  const int64_t cells[] = { states[0], rnn.batch, rnn.hidden };
+  GB_TRY(gb_call_output(call, GB_OUT_AT(rnn, last_h), 3, states, (gb_dtype)rnn.dtype));
+  if (rnn.cell == GB_WORD_lstm)
+    GB_TRY(gb_call_output(call, GB_OUT_AT(rnn, last_c), 3, cells, (gb_dtype)rnn.dtype));
   return call->needs_grad ? gb_call_output(call, GB_OUT_AT(rnn, reserve), 1, &room.reserve, GB_UINT8) : GB_OK;
 }
 
@@ -443,16 +446,17 @@ static gb_status rnn_backward_check(gb_op_call *call) {
   const gb_attrs_rnn_backward *attrs = GB_ATTRS(call, rnn_backward);
   const int x = GB_IN_AT(rnn_backward, x), h = GB_IN_AT(rnn_backward, h), c = GB_IN_AT(rnn_backward, c);
   gb_rnn_room room;
-  GB_TRY(check_state(call, &attrs->cell, in->c));
-  GB_TRY(check_ndims(call, x, h, c));
-  const gb_rnn rnn = gb_rnn_of_states((gb_rnn){ GB_RNN_RUN_ATTRS(attrs) }, in->x, in->h, in->c, in->lengths,
-                                      in->packed);
+  GB_TRY(check_first(call, &attrs->cell, in->h, in->c));
+  GB_TRY(gb_require_ndim(call, x, 3, 3));
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(rnn_backward, y), 3, 3));
+  const gb_rnn rnn = gb_rnn_of_backward(attrs, in);
   const int64_t steps[] = { rnn.time, rnn.batch, gb_rnn_directions(&rnn) * rnn.state };
+  const int of_h = GB_IN_AT(rnn_backward, grad_h), of_c = GB_IN_AT(rnn_backward, grad_c);
+  if (rnn.cell != GB_WORD_lstm && in->grad_c) GB_TRY(check_state(call, &attrs->cell, in->grad_c));
   GB_TRY(check_states(call, &rnn, x, h, c));
+  GB_TRY(check_states(call, &rnn, x, of_h, of_c));
   GB_TRY(expect(call, GB_IN_AT(rnn_backward, y), 3, steps));
   GB_TRY(expect(call, GB_IN_AT(rnn_backward, grad), 3, steps));
-  GB_TRY(expect(call, GB_IN_AT(rnn_backward, grad_h), 3, in->h->shape));
-  if (in->c) GB_TRY(expect(call, GB_IN_AT(rnn_backward, grad_c), 3, in->c->shape));
   GB_TRY(check_lengths(call, GB_IN_AT(rnn_backward, lengths), rnn.time, rnn.batch));
   GB_TRY(check_packed(call, in->packed, &rnn));
   GB_TRY(room_of(call, &rnn, &room));
@@ -461,7 +465,7 @@ static gb_status rnn_backward_check(gb_op_call *call) {
                         room.reserve);
   gb_dtype dtype = (gb_dtype)rnn.dtype;
   GB_TRY(gb_call_output(call, GB_OUT_AT(rnn_backward, dx), 3, in->x->shape, dtype));
-  GB_TRY(gb_call_output(call, GB_OUT_AT(rnn_backward, dh), 3, in->h->shape, dtype));
+  if (in->h) GB_TRY(gb_call_output(call, GB_OUT_AT(rnn_backward, dh), 3, in->h->shape, dtype));
   if (in->c) GB_TRY(gb_call_output(call, GB_OUT_AT(rnn_backward, dc), 3, in->c->shape, dtype));
   return attrs->weights.integer ? gb_call_output(call, GB_OUT_AT(rnn_backward, dpacked), 1, in->packed->shape, dtype)
                                 : GB_OK;
@@ -492,21 +496,20 @@ static gb_status library_gradient(gb_grad_call *grad) {
   gb_in_rnn *to = GB_GRAD_IN(grad, rnn);
   gb_out_rnn_backward made = { 0 };
   const int first = GB_IN_AT(rnn, weights), n = grad->n_in - first;
+  const gb_rnn rnn = gb_rnn_of_forward(attrs, saved, grad->saved + first);
   bool any = false;
   for (int i = 0; i < n; i++) any |= grad->need[first + i];
   GB_TRY(GB_RUN(grad->context, rnn_backward, &made.dx, .grad = out->y, .grad_h = out->last_h, .grad_c = out->last_c,
                 .x = saved->x, .h = saved->h, .c = saved->c, .lengths = saved->lengths, .packed = saved->packed,
-                .y = kept->y, .reserve = kept->reserve, .cell = attrs->cell, .layers = attrs->layers,
-                .bidirectional = attrs->bidirectional, .bias = attrs->bias, .tf32 = attrs->tf32,
-                .weights = gb_attr_int(any), .again = gb_attr_int(grad->again)));
-  gb_rnn rnn = { .input = saved->x->shape[2], .state = saved->h->shape[2],
-                 .hidden = saved->c ? saved->c->shape[2] : saved->h->shape[2] };
+                .y = kept->y, .reserve = kept->reserve, .cell = attrs->cell, .hidden = gb_attr_int(rnn.hidden),
+                .layers = attrs->layers, .bidirectional = attrs->bidirectional, .bias = attrs->bias,
+                .tf32 = attrs->tf32, .weights = gb_attr_int(any), .again = gb_attr_int(grad->again)));
   gb_status status = GB_OK;
   for (int i = 0; status == GB_OK && i < n; i++)
     if (grad->need[first + i]) status = take_weight(grad, &rnn, made.dpacked, i);
   if (status == GB_OK) {
     take(&to->x, GB_NEEDS(grad, rnn, x), &made.dx);
-    take(&to->h, GB_NEEDS(grad, rnn, h), &made.dh);
+    take(&to->h, saved->h && GB_NEEDS(grad, rnn, h), &made.dh);
     take(&to->c, saved->c && GB_NEEDS(grad, rnn, c), &made.dc);
   }
   gb_drop(&made.dx), gb_drop(&made.dh), gb_drop(&made.dc), gb_drop(&made.dpacked);
@@ -569,6 +572,19 @@ static gb_status run_layers(gb_context *context, const gb_attrs_rnn *attrs, cons
   return status == GB_OK ? stack_states(context, states + count, count, &out->last_c) : status;
 }
 
+/* First states that were absent: zeros in the dtype of x. */
+static gb_status first_states(gb_context *context, const gb_rnn *rnn, gb_in_rnn *in) {
+  gb_tensor **to[] = { &in->h, &in->c };
+  const int64_t sizes[] = { rnn->state, rnn->hidden };
+  for (int i = 0; i < (rnn->cell == GB_WORD_lstm ? 2 : 1); i++) {
+    const int64_t shape[] = { rnn->layers * gb_rnn_directions(rnn), rnn->batch, sizes[i] };
+    if (*to[i]) continue;
+    GB_TRY(gb_tensor_new(context, (gb_dtype)in->x->dtype, 3, shape, in->x->storage->device, to[i]));
+    GB_TRY(GB_RUN(context, fill, NULL, .x = *to[i], .value = gb_attr_num(0)));
+  }
+  return GB_OK;
+}
+
 static gb_status gradient_by_layers(gb_grad_call *grad) {
   const gb_attrs_rnn *attrs = GB_ATTRS(grad, rnn);
   const gb_out_rnn *out = GB_GRAD_OUT(grad, rnn);
@@ -582,8 +598,11 @@ static gb_status gradient_by_layers(gb_grad_call *grad) {
   for (int i = 0; status == GB_OK && i < grad->n_in; i++)
     if (i != GB_IN_AT(rnn, lengths) && i != GB_IN_AT(rnn, packed))
       status = set_apart(context, grad->saved[i], &inputs[i]);
+  gb_in_rnn *in = (gb_in_rnn *)(void *)inputs;
+  const gb_rnn rnn = gb_rnn_of_forward(attrs, GB_SAVED(grad, rnn), grad->saved + GB_IN_AT(rnn, weights));
+  if (status == GB_OK) status = first_states(context, &rnn, in);
   if (status == GB_OK)
-    status = run_layers(context, attrs, (const gb_in_rnn *)(const void *)inputs, lengths,
+    status = run_layers(context, attrs, in, lengths,
                         inputs + GB_IN_AT(rnn, weights), states, count, &made);
   if (status == GB_OK)
     status = differentiate(grad, inputs, (gb_tensor *[]){ made.y, made.last_h, made.last_c },
@@ -603,14 +622,14 @@ static gb_status rnn_gradient(gb_grad_call *grad) {
 /* ====} */
 
 const gb_op_impl gb_family_recurrent[] = {
-  { .op = GB_OP_recurrent, .check = recurrent_check, .gradient = recurrent_gradient,
+  { .op = GB_OP_recurrent, .check = recurrent_check, .gradient = recurrent_gradient, .takes_no_grad = true,
     .save_in = GB_SAVE_IN(recurrent, gates) | GB_SAVE_IN(recurrent, weight) | GB_SAVE_IN(recurrent, bias) |
                GB_SAVE_IN(recurrent, h) | GB_SAVE_IN(recurrent, c) | GB_SAVE_IN(recurrent, lengths),
     .save_out = GB_SAVE_OUT(recurrent, y) | GB_SAVE_OUT(recurrent, units) | GB_SAVE_OUT(recurrent, cells) },
   { .op = GB_OP_recurrent_backward, .check = recurrent_backward_check },
   { .op = GB_OP_rnn_pack, .check = rnn_pack_check },
   { .op = GB_OP_rnn_unpack, .check = rnn_unpack_check },
-  { .op = GB_OP_rnn, .check = rnn_check, .gradient = rnn_gradient,
+  { .op = GB_OP_rnn, .check = rnn_check, .gradient = rnn_gradient, .takes_no_grad = true,
     .save_in = GB_SAVE_IN(rnn, x) | GB_SAVE_IN(rnn, h) | GB_SAVE_IN(rnn, c) | GB_SAVE_IN(rnn, lengths) |
                GB_SAVE_IN(rnn, packed) | GB_SAVE_IN(rnn, weights),
     .save_out = GB_SAVE_OUT(rnn, y) | GB_SAVE_OUT(rnn, reserve) },

@@ -55,22 +55,30 @@ static inline gb_rnn gb_rnn_packed(gb_rnn rnn) {
   return rnn;
 }
 
-/* Of rnn and of its gradient: x [time, batch, input], h [layers * directions, batch, state], c [layers * directions,
- * batch, hidden] or NULL. */
-static inline gb_rnn gb_rnn_of_states(gb_rnn rnn, const gb_tensor *x, const gb_tensor *h, const gb_tensor *c,
-                                      const gb_tensor *lengths, const gb_tensor *packed) {
-  rnn.time = x->shape[0], rnn.batch = x->shape[1], rnn.input = x->shape[2];
-  rnn.state = h->shape[2], rnn.hidden = c ? c->shape[2] : rnn.state;
-  rnn.lengths = lengths != NULL;
-  rnn.dtype = packed->dtype;
-  return rnn;
-}
-
-/* Of rnn_pack, by its first two weights. */
+/* What the first two weights say. */
 static inline gb_rnn gb_rnn_of_weights(gb_rnn rnn, const gb_tensor *of_input, const gb_tensor *of_state) {
   rnn.input = of_input->shape[1], rnn.state = of_state->shape[1];
   rnn.hidden = of_input->shape[0] / gb_rnn_gates(rnn.cell);
-  return gb_rnn_packed(rnn);
+  return rnn;
+}
+
+/* What x [time, batch, input] says, and whether there are lengths. */
+static inline gb_rnn gb_rnn_of_x(gb_rnn rnn, const gb_tensor *x, const gb_tensor *lengths) {
+  rnn.time = x->shape[0], rnn.batch = x->shape[1], rnn.input = x->shape[2];
+  rnn.lengths = lengths != NULL;
+  return rnn;
+}
+
+static inline gb_rnn gb_rnn_of_forward(const gb_attrs_rnn *attrs, const gb_in_rnn *in, gb_tensor *const *weights) {
+  const gb_rnn rnn = { GB_RNN_RUN_ATTRS(attrs), .dtype = in->packed->dtype };
+  return gb_rnn_of_x(gb_rnn_of_weights(rnn, weights[0], weights[1]), in->x, in->lengths);
+}
+
+/* y is forward's, [time, batch, directions * state]. */
+static inline gb_rnn gb_rnn_of_backward(const gb_attrs_rnn_backward *attrs, const gb_in_rnn_backward *in) {
+  gb_rnn rnn = { GB_RNN_RUN_ATTRS(attrs), .hidden = attrs->hidden.integer, .dtype = in->packed->dtype };
+  rnn.state = in->y->shape[2] / gb_rnn_directions(&rnn);
+  return gb_rnn_of_x(rnn, in->x, in->lengths);
 }
 
 static inline gb_rnn gb_rnn_of_unpack(const gb_attrs_rnn_unpack *attrs, gb_dtype dtype) {

@@ -87,6 +87,7 @@ static void test_operands(gb_context *context, layer *l) {
   expect_refused_with(context, l, &l->h, others[2], GB_ESHAPE, "'h' has shape 2x2x5, expected 1x2x5");
   expect_refused_with(context, l, &l->c, others[3], GB_ESHAPE, "'c' has shape 1x2x6, expected 1x2x5");
   expect_refused_with(context, l, &l->c, NULL, GB_EINVAL, "'c' is for the cell 'lstm', which needs it");
+  expect_refused_with(context, l, &l->h, NULL, GB_EINVAL, "'c' comes with 'h', which is absent");
   expect_refused_with(context, l, &l->packed, others[4], GB_EINVAL, "'packed' are no packed weights");
   expect_refused_with(context, l, &l->packed, others[5], GB_EINVAL, "'packed' are no packed weights");
   expect_refused_with(context, l, &l->weights[2], others[6], GB_ESHAPE, "weight 3 has shape 21, expected 20");

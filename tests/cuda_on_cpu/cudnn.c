@@ -390,9 +390,10 @@ static void write_results(const job *j) {
 }
 
 /* Bytes of what goes in and comes out beside x and y: states, weights, and what is kept, in the dtype of the data. */
-static size_t states_moved(const job *j) {
+static size_t states_moved(const job *j, const void *h, const void *c) { /* those that are there */
+  const bool has_c = c && j->r.mode == CUDNN_LSTM;
   return size_of(j->dtype, (int64_t)j->r.layers * j->r.directions * j->batch *
-                 (j->r.state + (j->r.mode == CUDNN_LSTM ? j->r.hidden : 0)));
+                 ((h ? j->r.state : 0) + (has_c ? j->r.hidden : 0)));
 }
 static size_t kept_moved(const job *j) {
   int64_t each = j->r.gates * j->r.hidden + j->r.state + (j->r.mode == CUDNN_LSTM ? j->r.hidden : 0);
@@ -416,8 +417,8 @@ static void run_forward(void *argument) {
       for (int64_t b = 0; b < j->batch; b++) sequence_forward(j, layer, b, room);
     write_results(j);
     j->reserve[0] = FILLED, j->reserve[1] = r->tf32;
-    gb_machine_moved(x_moved(j) + states_moved(j) + weights_moved(j),
-                     y_moved(j) + states_moved(j) + (own ? 0 : kept_moved(j)));
+    gb_machine_moved(x_moved(j) + states_moved(j, j->hx, j->cx) + weights_moved(j),
+                     y_moved(j) + states_moved(j, j->hy, j->cy) + (own ? 0 : kept_moved(j)));
   }
   free(own), free(room);
 }
@@ -554,9 +555,10 @@ static void run_backward_data(void *argument) {
     memset(j->work, 0xff, workspace_of(r, &x));
     layers_backward(j, &w);
     j->reserve[0] = SPENT;
-    gb_machine_moved(y_moved(j) + 2 * states_moved(j) + weights_moved(j) + kept_moved(j),
-                     x_moved(j) + states_moved(j) + size_of(j->dtype, rows * r->layers * r->directions * r->gates *
-                                                            r->hidden));
+    gb_machine_moved(y_moved(j) + states_moved(j, j->hx, j->cx) + states_moved(j, j->dhy, j->dcy) + weights_moved(j) +
+                     kept_moved(j),
+                     x_moved(j) + states_moved(j, j->dhx, j->dcx) +
+                     size_of(j->dtype, rows * r->layers * r->directions * r->gates * r->hidden));
   }
   free(room);
 }
@@ -627,7 +629,7 @@ static void run_backward_weights(void *argument) {
   }
   memset(j->work, 0xff, workspace_of(&j->r, &x));
   for (int64_t layer = 0; layer < (int64_t)j->r.layers * j->r.directions; layer++) layer_weights(j, layer);
-  gb_machine_moved(x_moved(j) + y_moved(j) + states_moved(j) + weights_moved(j) +
+  gb_machine_moved(x_moved(j) + y_moved(j) + states_moved(j, j->hx, NULL) + weights_moved(j) +
                    size_of(j->dtype, rows_of(j) * j->r.layers * j->r.directions * j->r.gates * j->r.hidden),
                    weights_moved(j));
 }

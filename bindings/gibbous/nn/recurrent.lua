@@ -203,21 +203,28 @@ local function run_direction(self, kind, w, x, h, c, lengths, valid, backwards)
   return run_fused(self, kind, w, x, h, c, lengths, backwards)
 end
 
--- The states that the layers begin with: those handed over, or zeros in x's dtype.
-local function first_states(self, kind, state, batch, x, batched, who)
+-- The states that the layers begin with, of the shapes that the op takes; nil where none were handed over.
+local function given_states(self, kind, state, batch, batched, who)
+  if state == nil then return nil end
   local count = self.num_layers * (self.bidirectional and 2 or 1)
-  local sizes = { self.state_size, kind.cell and self.hidden_size or nil }
-  local parts = state ~= nil and parts_of(state, kind, who) or {}
-  for i, size in ipairs(sizes) do
+  local parts = parts_of(state, kind, who)
+  for i, part in ipairs(parts) do
     local what = kind.cell and format("state[%d]", i) or "the state"
-    if not parts[i] then parts[i] = gb.zeros({ count, batch, size }, { dtype = x.dtype, device = x.device })
-    elseif batched then expect_shape(parts[i], who, what, count, batch, size)
+    local size = i == 1 and self.state_size or self.hidden_size
+    if batched then expect_shape(part, who, what, count, batch, size)
     else
-      expect_shape(parts[i], who, what, count, size)
-      parts[i] = parts[i]:unsqueeze(2)
+      expect_shape(part, who, what, count, size)
+      parts[i] = part:unsqueeze(2)
     end
   end
   return parts[1], parts[2]
+end
+
+-- The same where nothing was handed over: zeros in x's dtype.
+local function zero_states(self, kind, x)
+  local count = self.num_layers * (self.bidirectional and 2 or 1)
+  local function zeros(size) return gb.zeros({ count, x:size(2), size }, { dtype = x.dtype, device = x.device }) end
+  return zeros(self.state_size), kind.cell and zeros(self.hidden_size) or nil
 end
 
 -- The states of layer i in each direction.
@@ -286,11 +293,12 @@ local function run_by_library(self, kind, x, h0, c0, lengths)
     x, last_h[i], last_c[i] = y, h, c
     if i < self.num_layers then x = of(function(z) return F.dropout(z, self.dropout, true) end, x) end
   end
-  return x, gb.cat(last_h, 1), c0 and gb.cat(last_c, 1)
+  return x, gb.cat(last_h, 1), kind.cell and gb.cat(last_c, 1)
 end
 
 -- All layers over x [time, batch, inputs]: y, and the last states of each layer and direction.
 local function run_layers(self, kind, x, h0, c0, lengths, valid)
+  if not h0 then h0, c0 = zero_states(self, kind, x) end
   local last_h, last_c = {}, {}
   local directions = self.bidirectional and 2 or 1
   for i = 1, self.num_layers do
@@ -304,7 +312,7 @@ local function run_layers(self, kind, x, h0, c0, lengths, valid)
     x = directions == 2 and gb.cat(sides, -1) or sides[1]
     if i < self.num_layers and self.dropout > 0 and self.training then x = F.dropout(x, self.dropout, true) end
   end
-  return x, gb.stack(last_h, 1), c0 and gb.stack(last_c, 1)
+  return x, gb.stack(last_h, 1), kind.cell and gb.stack(last_c, 1)
 end
 
 -- What a call of a layer does.
@@ -326,7 +334,7 @@ local function forward(self, kind, who, x, state, o)
   local valid = lengths and valid_steps(lengths, time)
   -- what lies beyond may be NaN, which 0 times it would bring into gradients
   if valid then x = gb.where(valid, x, 0) end
-  local h0, c0 = first_states(self, kind, state, batch, x, batched, who)
+  local h0, c0 = given_states(self, kind, state, batch, batched, who)
   local y, h, c
   if x.device ~= "cpu" then y, h, c = run_by_library(self, kind, x, h0, c0, host) else packs[self] = nil end
   if not y then y, h, c = run_layers(self, kind, x, h0, c0, lengths, valid) end
