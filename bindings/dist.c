@@ -156,7 +156,7 @@ static int stats(lua_State *L, gbl_call *call) {
   const struct { const char *name; int64_t value; } list[] = {
     { "messages_sent", t.messages_sent }, { "bytes_sent", t.bytes_sent }, { "messages_received", t.messages_received },
     { "bytes_received", t.bytes_received }, { "bytes_summed", t.bytes_summed },
-    { "bytes_copied", t.bytes_copied }, { "bytes_direct", t.bytes_direct },
+    { "bytes_copied", t.bytes_copied }, { "bytes_direct", t.bytes_direct }, { "bytes_staged", t.bytes_staged },
   };
   enum { COUNT = sizeof list / sizeof *list };
   lua_createtable(L, 0, COUNT);
@@ -248,7 +248,8 @@ static const gbl_function functions[] = {
     "gb.dist.stats() -> table: What this process has sent and received since it joined the job: messages_sent, "
     "bytes_sent, messages_received, bytes_received; bytes_summed, which it gave to sums of the transport (order = "
     "'free'), whose messages it does not see; bytes_copied, of gradients of DataParallel, to where they are summed and "
-    "back; and bytes_direct, those that a GPU sent from its own memory. Heartbeats do not count. "
+    "back; bytes_direct, those that a GPU sent from its own memory; and bytes_staged, of gradients and of tensors in "
+    "collectives, between a GPU's memory and the host's. Heartbeats do not count. "
     "Example: print(gb.dist.stats().bytes_sent)" },
   { barrier, GB_SANDBOX_STRICT,
     "gb.dist.barrier(group?: group): Wait until every process, of the group where one is given, has come here. "

@@ -3,7 +3,8 @@
  * libnccl is opened when a job wants it; GIBBOUS_NCCL names another one. Its communicator does not block, so that no
  * call waits for a rank that may be gone: whoever asks looks whether a call has come to its end, and gives up by
  * ncclCommAbort. Messages of the device's memory go as they are; those of the host through two pieces of staging
- * memory, pinned and on the device, on a stream of their own. Long ones go in pieces, cut alike on both sides. */
+ * memory, pinned and on the device. Long ones go in pieces, cut alike on both sides. All of it has a stream of its own,
+ * on which sums of the device's memory are added up too. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 #include <time.h>
 
 #include "cuda/nccl.h"
+#include "cuda/sums.h"
 #include "dist/transport.h"
 #include "tensor/context.h"
 
@@ -238,6 +240,79 @@ static gb_status test(gb_mover *m, bool *done) {
   return GB_OK;
 }
 
+/* {---- what sums need beside messages ---- */
+
+/* The calls of a mover that has given up fail. */
+static gb_status enter(gb_mover *m) {
+  gb_nccl *n = m->state;
+  if (!n) return snprintf(m->error, sizeof m->error, "the job has lost a rank"), GB_EIO;
+  int code = gb_rt_select(n->device);
+  return code ? runtime_failure(m, code, "choosing the device") : GB_OK;
+}
+
+static bool holds(const void *data) { return gb_rt_is_on_device(data); }
+
+static void *take(gb_mover *m, size_t bytes) {
+  if (enter(m) != GB_OK) return NULL;
+  void *memory = gb_rt_alloc(bytes);
+  if (!memory) memory_failure(m, bytes);
+  return memory;
+}
+
+static gb_status copy(gb_mover *m, void *to, const void *from, size_t bytes, gb_copy_kind kind) {
+  GB_TRY(enter(m));
+  int code = bytes ? gb_rt_copy(((gb_nccl *)m->state)->stream, to, from, bytes, kind) : 0;
+  return code ? runtime_failure(m, code, "a copy on the device") : GB_OK;
+}
+
+static gb_status put(gb_mover *m, void *to, const void *host, size_t bytes) {
+  return copy(m, to, host, bytes, GB_COPY_TO_DEVICE);
+}
+
+static gb_status copy_near(gb_mover *m, void *to, const void *from, size_t bytes) {
+  return copy(m, to, from, bytes, GB_COPY_ON_DEVICE);
+}
+
+static gb_status clear(gb_mover *m, void *data, size_t bytes) {
+  GB_TRY(enter(m));
+  int code = bytes ? gb_rt_set(((gb_nccl *)m->state)->stream, data, 0, bytes) : 0;
+  return code ? runtime_failure(m, code, "clearing memory") : GB_OK;
+}
+
+static gb_status reduce(gb_mover *m, gb_reduction reduction, gb_dtype dtype, void *to, const void *left,
+                        const void *right, int64_t count) {
+  const char *kernel = NULL;
+  GB_TRY(enter(m));
+  gb_cuda_join_pairs(((gb_nccl *)m->state)->stream, reduction, dtype, to, left, right, count);
+  int code = gb_rt_launch_error(&kernel);
+  return code ? runtime_failure(m, code, kernel ? kernel : "an earlier kernel") : GB_OK;
+}
+
+static gb_status follow_mark(gb_mover *m, void *mark) {
+  GB_TRY(enter(m));
+  int code = gb_rt_event_wait(((gb_nccl *)m->state)->stream, mark);
+  return code ? runtime_failure(m, code, "waiting for the gradients") : GB_OK;
+}
+
+static gb_status settle(gb_mover *m, void **end) {
+  gb_event event = NULL;
+  GB_TRY(enter(m));
+  int code = gb_rt_event_open(&event);
+  if (!code) code = gb_rt_event_record(event, ((gb_nccl *)m->state)->stream);
+  if (code && event) gb_rt_event_close(event);
+  *end = event;
+  return code ? runtime_failure(m, code, "a sum") : GB_OK;
+}
+
+static gb_status settled(gb_mover *m, void *end, bool *done) {
+  gb_status status = done ? enter(m) : GB_OK;
+  int code = done && status == GB_OK ? gb_rt_event_done(end, done) : 0;
+  if (!done || *done || code || status != GB_OK) gb_rt_event_close(end);
+  return code ? runtime_failure(m, code, "a sum") : status;
+}
+
+/* ----} */
+
 static double seconds(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
@@ -330,7 +405,8 @@ static gb_status open_all(gb_nccl *n, gb_mover *out) {
 
 gb_status gb_mover_open(uint32_t abi, int device, gb_mover *out) {
   *out = (gb_mover){ .name = "nccl", .identify = identify, .join = join, .start = start, .sum = sum, .test = test,
-                     .close = close_all };
+                     .holds = holds, .take = take, .put = put, .copy = copy_near, .clear = clear, .reduce = reduce,
+                     .follow = follow_mark, .settle = settle, .settled = settled, .close = close_all };
   if (abi != GB_MOVER_ABI) {
     snprintf(out->error, sizeof out->error, "the CUDA plugin was built for another version; build both together");
     return GB_EDEVICE;

@@ -14,7 +14,29 @@
 #include <string.h>
 #include <time.h>
 
-struct gb_kept { struct gb_kept *next; void *memory; gb_tensor *tensor; };
+/* memory: the host's, or so many bytes on a device. */
+struct gb_kept {
+  struct gb_kept *next;
+  void *memory;
+  gb_tensor *tensor;
+  gb_context *context;
+  gb_device device;
+  size_t bytes;
+};
+
+static void free_near(gb_context *context, gb_device device, void *memory, size_t bytes) {
+  const gb_backend *backend = gb_context_backend(context, device);
+  backend->free(backend->state, memory, bytes);
+  gb_context_uncount(context, bytes);
+}
+
+/* No message can reach it any more. */
+static void let_go_of(const struct gb_kept *kept) {
+  if (kept->bytes) free_near(kept->context, kept->device, kept->memory, kept->bytes);
+  else gb_counted_free(kept->memory);
+  gb_tensor_release(kept->tensor);
+}
+
 
 /* {==== The job and its groups ==== */
 
@@ -76,7 +98,7 @@ void gb_comm_close(gb_comm *comm, bool clean) {
   if (clean || !comm->transport.lingers) gb_pulse_free(comm->pulse); /* else a late heartbeat may reach it */
   while (comm->kept) {
     struct gb_kept *next = comm->kept->next;
-    if (!comm->transport.lingers) gb_counted_free(comm->kept->memory), gb_tensor_release(comm->kept->tensor);
+    if (!comm->transport.lingers) let_go_of(comm->kept);
     free(comm->kept);
     comm->kept = next;
   }
@@ -170,11 +192,12 @@ void *gb_comm_take(gb_comm *comm, size_t bytes) {
 }
 
 /* The memory stays until the job is left. */
-static void keep(gb_comm *job, void *memory, gb_tensor *tensor) {
+static void keep(gb_comm *job, const struct gb_kept *what) {
   struct gb_kept *kept = malloc(sizeof *kept);
   if (!kept) return; /* better lost than written to */
   gb_pulse_lock(job->pulse);
-  *kept = (struct gb_kept){ job->kept, memory, tensor };
+  *kept = *what;
+  kept->next = job->kept;
   job->kept = kept;
   gb_pulse_unlock(job->pulse);
 }
@@ -182,18 +205,23 @@ static void keep(gb_comm *job, void *memory, gb_tensor *tensor) {
 void gb_comm_free(gb_comm *comm, void *memory) {
   if (!memory) return;
   if (!comm || !comm->job || !comm->job->broken) gb_counted_free(memory);
-  else keep(comm->job, memory, NULL);
+  else keep(comm->job, &(struct gb_kept){ .memory = memory });
 }
 
-bool gb_comm_is_near(const gb_comm *comm, const gb_tensor *tensor, size_t bytes) {
-  gb_device device = tensor->storage->device;
-  return comm->job && comm->size > 1 && device.type == GB_CUDA && comm->job->transport.near == device.index + 1 &&
-      bytes > comm->job->transport.near_bytes;
+void gb_comm_free_near(gb_comm *comm, gb_context *context, gb_device device, void *memory, size_t bytes) {
+  if (!memory) return;
+  if (!comm || !comm->job || !comm->job->broken) free_near(context, device, memory, bytes);
+  else keep(comm->job, &(struct gb_kept){ .memory = memory, .context = context, .device = device, .bytes = bytes });
+}
+
+bool gb_comm_is_near(const gb_comm *comm, gb_device device) {
+  const gb_mover *mover = comm->job && comm->size > 1 ? comm->job->transport.mover : NULL;
+  return mover && device.type == GB_CUDA && mover->near == device.index + 1;
 }
 
 void gb_comm_release(gb_comm *comm, gb_tensor *tensor, bool reached) {
   if (!tensor || !comm || !comm->job || !(comm->job->broken || reached)) gb_tensor_release(tensor);
-  else keep(comm->job, NULL, tensor);
+  else keep(comm->job, &(struct gb_kept){ .tensor = tensor });
 }
 
 void gb_comm_drop(gb_comm *comm, gb_post *post, void *memory) {
@@ -201,7 +229,7 @@ void gb_comm_drop(gb_comm *comm, gb_post *post, void *memory) {
   gb_pulse_lock(job->pulse);
   if (post->message) job->transport.drop(&job->transport, post->message);
   gb_pulse_unlock(job->pulse);
-  if (post->message) keep(job, memory, NULL);
+  if (post->message) keep(job, &(struct gb_kept){ .memory = memory });
   else gb_comm_free(comm, memory);
   post->message = NULL;
 }
@@ -280,7 +308,7 @@ static void count_message(gb_comm *job, bool sends, size_t bytes) {
 gb_traffic gb_comm_traffic(gb_comm *job) {
   gb_pulse_lock(job->pulse);
   gb_traffic now = job->traffic;
-  now.bytes_direct = job->transport.near_sent;
+  now.bytes_direct = job->transport.mover ? job->transport.mover->near_sent : 0;
   gb_pulse_unlock(job->pulse);
   return now;
 }
@@ -289,6 +317,13 @@ void gb_comm_count_copy(gb_comm *job, size_t bytes) {
   gb_pulse_lock(job->pulse);
   job->traffic.bytes_copied += (int64_t)bytes;
   gb_pulse_unlock(job->pulse);
+}
+
+void gb_comm_count_staged(gb_comm *comm, size_t bytes) {
+  if (!comm->job || comm->size == 1) return;
+  gb_pulse_lock(comm->job->pulse);
+  comm->job->traffic.bytes_staged += (int64_t)bytes;
+  gb_pulse_unlock(comm->job->pulse);
 }
 
 gb_status gb_comm_post(gb_comm *comm, gb_tag tag, bool sends, int peer, void *data, size_t bytes, gb_post *out) {
@@ -419,6 +454,48 @@ gb_status gb_comm_wait(gb_comm *comm, gb_post *posts, int count) {
   gb_pulse_lock(job->pulse);
   for (int i = 0; i < count; i++)
     if (posts[i].message) job->transport.drop(&job->transport, posts[i].message), posts[i].message = NULL;
+  gb_pulse_unlock(job->pulse);
+  return status;
+}
+
+gb_status gb_comm_fail_near(gb_comm *comm, gb_status status) {
+  gb_comm *job = comm->job;
+  gb_mover *mover = job->transport.mover;
+  char error[sizeof mover->error];
+  gb_post post;
+  gb_pulse_lock(job->pulse);
+  bool closed = !mover->state;
+  memcpy(error, mover->error, sizeof error);
+  gb_pulse_unlock(job->pulse);
+  if (closed) { /* a message finds the reason */
+    status = gb_comm_post(comm, GB_TAG_USER, false, (comm->rank + 1) % comm->size, NULL, 0, &post);
+    if (status == GB_OK) status = gb_comm_wait(comm, &post, 1);
+    if (status != GB_OK) return status;
+    status = GB_EIO;
+  }
+  break_job(comm);
+  return gb_comm_fail(comm, status, "%s: rank %d at step %lld: %s", operation_of(comm), job->rank,
+                      (long long)step_of(comm), error);
+}
+
+gb_status gb_comm_settle(gb_comm *comm) {
+  gb_comm *job = comm->job;
+  gb_mover *mover = job->transport.mover;
+  void *end = NULL;
+  bool done = false;
+  gb_status status = GB_OK;
+  for (int turn = 0; status == GB_OK && !done; turn++) {
+    if (turn % 64 == 63 && ((status = gb_comm_poll(comm)) != GB_OK || (status = check_pulse(comm)) != GB_OK)) break;
+    gb_pulse_lock(job->pulse);
+    status = end ? mover->settled(mover, end, &done) : mover->settle(mover, &end);
+    gb_pulse_unlock(job->pulse);
+    if (status != GB_OK) return gb_comm_fail_near(comm, status);
+    if (!done && turn) nap(turn);
+  }
+  if (status == GB_OK) return GB_OK;
+  break_job(comm);
+  gb_pulse_lock(job->pulse);
+  if (end) mover->settled(mover, end, NULL);
   gb_pulse_unlock(job->pulse);
   return status;
 }

@@ -25,9 +25,11 @@ typedef struct gb_comm_friend {
 
 /* What a rank has sent and received in a job, heartbeats aside. summed: bytes that it gave to sums of the transport,
  * whose messages nobody counts. copied: of gradients, between where they lie and what is summed. direct: bytes sent
- * from the memory of a GPU, without a way through the host's. */
+ * from the memory of a GPU, without a way through the host's. staged: of gradients, and of tensors in collectives,
+ * between the memory of a GPU and the host's. */
 typedef struct gb_traffic {
-  int64_t messages_sent, bytes_sent, messages_received, bytes_received, bytes_summed, bytes_copied, bytes_direct;
+  int64_t messages_sent, bytes_sent, messages_received, bytes_received, bytes_summed, bytes_copied, bytes_direct,
+          bytes_staged;
 } gb_traffic;
 
 enum { GB_FAULT_BYTES = 512, GB_CHANNELS = 4000 };
@@ -76,8 +78,10 @@ void *gb_comm_take(gb_comm *comm, size_t bytes);
 void gb_comm_free(gb_comm *comm, void *memory); /* counted (gb_counted_alloc), or NULL; comm may be NULL */
 /* A message is left to itself: its memory stays as long as it may be reached. */
 void gb_comm_drop(gb_comm *comm, gb_post *post, void *memory);
-/* Can the tensor's own memory be sent and received, so many bytes of it? */
-bool gb_comm_is_near(const gb_comm *comm, const gb_tensor *tensor, size_t bytes);
+/* The same of memory on a device (near.h), so many bytes. */
+void gb_comm_free_near(gb_comm *comm, gb_context *context, gb_device device, void *memory, size_t bytes);
+/* Does the transport take the device's memory? */
+bool gb_comm_is_near(const gb_comm *comm, gb_device device);
 /* Let go of a tensor whose memory was sent or received; reached: a message that was left to itself may still do it. */
 void gb_comm_release(gb_comm *comm, gb_tensor *tensor, bool reached);
 
@@ -106,6 +110,10 @@ gb_status gb_comm_poll(gb_comm *comm);
 gb_status gb_comm_post(gb_comm *comm, gb_tag tag, bool sends, int peer, void *data, size_t bytes, gb_post *out);
 gb_status gb_comm_look(gb_comm *comm, gb_post *posts, int count, int *left);
 gb_status gb_comm_wait(gb_comm *comm, gb_post *posts, int count);
+/* Wait until the transport's device has done all that was asked of it so far. */
+gb_status gb_comm_settle(gb_comm *comm);
+/* A call of the transport's mover has failed; where it was closed, since a rank is gone, that is told. */
+gb_status gb_comm_fail_near(gb_comm *comm, gb_status status);
 gb_status gb_comm_transfer(gb_comm *comm, gb_tag tag, bool sends, int peer, void *data, size_t bytes);
 /* Send to one rank and receive from another at once. */
 gb_status gb_comm_swap(gb_comm *comm, gb_tag tag, int to, void *out, size_t out_bytes, int from, void *in,
@@ -114,6 +122,7 @@ gb_status gb_comm_swap(gb_comm *comm, gb_tag tag, int to, void *out, size_t out_
 /* What went over the wire so far; begun and failed messages count too. */
 gb_traffic gb_comm_traffic(gb_comm *job);
 void gb_comm_count_copy(gb_comm *job, size_t bytes);
+void gb_comm_count_staged(gb_comm *comm, size_t bytes);
 
 /* The sum over all ranks of a job, in place, in the order of the transport; false in *done: it has no sums. */
 gb_status gb_comm_free_sum(gb_comm *comm, gb_dtype dtype, void *data, int64_t count, bool *done);

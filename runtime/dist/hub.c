@@ -82,8 +82,8 @@ void gb_buffer_free(gb_stream_buffer *b) {
 
 /* ====} */
 
-/* What one side wants. content: of a message that fits into a packet. */
-typedef struct wish { struct wish *next; int peer, tag; uint32_t id; uint64_t bytes; char content[]; } wish;
+/* What one side wants. fits: the message's content is here. */
+typedef struct wish { struct wish *next; int peer, tag; bool fits; uint32_t id; uint64_t bytes; char content[]; } wish;
 
 /* One rank. sends: to it, by others; receives: its own; peer is the other side in both. */
 typedef struct member {
@@ -161,7 +161,7 @@ static void go(gb_hub *h) {
 
 /* Both sides are there. */
 static void match(gb_hub *h, int from, int to, const wish *sent, const wish *wanted) {
-  bool fits = sent->bytes <= GB_PACKET_BYTES;
+  bool fits = sent->fits;
   if (fits && sent->bytes <= wanted->bytes) tell_of(h, to, GB_WORD_GIVE, wanted->id, sent->bytes, sent->content);
   else if (!fits && sent->bytes == wanted->bytes) take_part(h, from, sent->id), take_part(h, to, wanted->id);
   else {
@@ -186,7 +186,7 @@ static wish *keep(const gb_packet *p, int peer, const char *content) {
   size_t bytes = gb_packet_carries(p) ? (size_t)p->bytes : 0;
   wish *w = malloc(sizeof *w + bytes);
   if (!w) return NULL;
-  *w = (wish){ .peer = peer, .tag = p->tag, .id = p->id, .bytes = p->bytes };
+  *w = (wish){ .peer = peer, .tag = p->tag, .fits = gb_packet_carries(p), .id = p->id, .bytes = p->bytes };
   if (bytes) memcpy(w->content, content, bytes);
   return w;
 }
@@ -257,10 +257,10 @@ static void want_sum(gb_hub *h, int rank, const gb_packet *p) {
 
 /* false: this makes no sense, or there is no memory. */
 static bool obey(gb_hub *h, int rank, const gb_packet *p, const char *content) {
-  bool has_peer = p->word == GB_WORD_SEND || p->word == GB_WORD_RECEIVE;
+  bool has_peer = p->word == GB_WORD_SEND || p->word == GB_WORD_OFFER || p->word == GB_WORD_RECEIVE;
   if (has_peer && (p->peer < 0 || p->peer >= h->size || p->peer == rank)) return false;
   switch (p->word) {
-    case GB_WORD_SEND: return want_to_send(h, rank, p, content);
+    case GB_WORD_SEND: case GB_WORD_OFFER: return want_to_send(h, rank, p, content);
     case GB_WORD_RECEIVE: return want_to_receive(h, rank, p);
     case GB_WORD_DROP: return p->peer >= 0 && p->peer < h->size && (forget(h, rank, p), true);
     case GB_WORD_SUM: return !h->members[rank].sums && (want_sum(h, rank, p), true);

@@ -15,6 +15,7 @@
 /* What a packet says: those up to LEAVE to the hub, the others from it. */
 typedef enum gb_word {
   GB_WORD_SEND,                       /* want to send so many bytes; a message that fits follows, and is sent */
+  GB_WORD_OFFER,                      /* want to send what lies on a device: the library moves it, however short */
   GB_WORD_RECEIVE, GB_WORD_DROP,      /* want to receive; do not want any more, if it has not been matched */
   GB_WORD_SUM,                        /* want to add up; tag: the dtype */
   GB_WORD_LEAVE,                      /* this is the end, as it should be; tag 1: by a failure */

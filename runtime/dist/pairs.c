@@ -13,7 +13,8 @@
 #include "dist/hub.h"
 
 /* A rank that fails has its reason: who has the same one finds it in this time, as a heartbeat that is missing, and
- * tells that. As long rank 0 goes on serving the others. */
+ * tells that. As long rank 0 goes on serving the others, and who finds that the library has failed waits for word of a
+ * rank that is gone. */
 #define REASON_SECONDS 1.0
 #define LEAVE_SECONDS 10.0            /* that the others have to come to their end, once rank 0 has */
 
@@ -24,7 +25,7 @@ typedef enum stage { WANTED, MOVES, DONE, FAILED } stage;
 typedef struct message {
   struct message *next;
   struct message *following;          /* in its round */
-  bool sends, sums, dropped;
+  bool sends, sums, dropped, near;    /* near: it lies on the mover's device */
   stage stage;
   int peer, tag;                      /* tag: of a sum its dtype */
   uint32_t id;
@@ -47,6 +48,7 @@ typedef struct pairs {
                                          being put together */
   bool runs;                          /* the first round is under way */
   bool broken;                        /* the library, or memory, has failed: fault says how */
+  double broken_at;
   bool lost;                          /* the connection to rank 0 has ended */
   int gone;                           /* the rank that went first; -1: none */
   bool failed;                        /* it said that it fails */
@@ -56,15 +58,17 @@ typedef struct pairs {
   char fault[256];
 } pairs;
 
-static void break_down(pairs *p, const char *why) {
-  if (!p->broken) snprintf(p->fault, sizeof p->fault, "%s", why);
-  p->broken = true;
-}
-
 static double seconds(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void break_down(pairs *p, const char *why) {
+  if (p->broken) return;
+  snprintf(p->fault, sizeof p->fault, "%s", why);
+  p->broken = true;
+  p->broken_at = seconds();
 }
 
 /* Is a rank gone, and known to be the reason why nothing goes on? */
@@ -159,6 +163,12 @@ static void finish(message *m, size_t length) {
   m->length = length;
 }
 
+/* The content of a message, to where it is wanted. */
+static void deliver(pairs *p, const message *m, const char *content, size_t bytes) {
+  if (!m->near) memcpy(m->data, content, bytes);
+  else if (p->mover.put(&p->mover, m->data, content, bytes) != GB_OK) break_down(p, p->mover.error);
+}
+
 /* Of a message that is not there nobody wants to know. A dropped one takes part in a round all the same, since the
  * other side waits for it; its memory is still there. */
 static void obey(pairs *p, const gb_packet *packet, const char *content) {
@@ -170,7 +180,7 @@ static void obey(pairs *p, const gb_packet *packet, const char *content) {
       break;
     case GB_WORD_GIVE:
       if (!m || m->sends || packet->bytes > m->bytes) break;
-      if (packet->bytes && !m->dropped && m->bytes <= GB_PACKET_BYTES) memcpy(m->data, content, packet->bytes);
+      if (packet->bytes && !m->dropped && m->bytes <= GB_PACKET_BYTES) deliver(p, m, content, packet->bytes);
       finish(m, packet->bytes);
       break;
     case GB_WORD_LENGTH: if (m) finish(m, packet->bytes); break;
@@ -230,8 +240,11 @@ static gb_status want(gb_transport *t, const message *like, gb_word word, void *
 
 static gb_status post(gb_transport *t, bool sends, int peer, int tag, void *data, size_t bytes, void **out) {
   message like = { .sends = sends, .peer = peer, .tag = tag, .data = data, .bytes = bytes };
-  if (sends && bytes <= GB_PACKET_BYTES) like.stage = DONE, like.length = bytes; /* it was copied */
-  return want(t, &like, sends ? GB_WORD_SEND : GB_WORD_RECEIVE, out);
+  const pairs *p = t->state;
+  like.near = p->mover.near && bytes && bytes <= GB_PACKET_BYTES && p->mover.holds(data);
+  bool carries = sends && bytes <= GB_PACKET_BYTES && !like.near;
+  if (carries) like.stage = DONE, like.length = bytes; /* it was copied */
+  return want(t, &like, !sends ? GB_WORD_RECEIVE : like.near ? GB_WORD_OFFER : GB_WORD_SEND, out);
 }
 
 static gb_status sum(gb_transport *t, gb_dtype dtype, void *data, int64_t count, void **out) {
@@ -259,7 +272,7 @@ static const char *fault_of(const pairs *p, const message *m, char *text, size_t
     return text;
   }
   if (p->lost) return "rank 0 is gone: the connection to it has ended";
-  return p->broken ? p->fault : NULL;
+  return p->broken && seconds() - p->broken_at > REASON_SECONDS ? p->fault : NULL;
 }
 
 static gb_status test(gb_transport *t, void *which, size_t *bytes, bool *done) {
@@ -270,7 +283,6 @@ static gb_status test(gb_transport *t, void *which, size_t *bytes, bool *done) {
     talk(p);
     move(p);
     give_up(p);
-    t->near_sent = p->mover.near_sent;
   }
   const char *fault = fault_of(p, m, text, sizeof text);
   *done = m->stage == DONE;
@@ -381,8 +393,7 @@ static gb_status join(gb_context *context, const gb_meeting *meeting, pairs *p) 
 gb_status gb_pairs_open(gb_context *context, const gb_meeting *meeting, const gb_mover *mover, gb_transport *out) {
   pairs *p = calloc(1, sizeof *p);
   *out = (gb_transport){ .name = mover->name, .rank = meeting->rank, .size = meeting->size,
-                         .local_rank = meeting->local_rank, .near = mover->near,
-                         .near_bytes = GB_PACKET_BYTES, .state = p, .post = post, .test = test, .drop = drop,
+                         .local_rank = meeting->local_rank, .state = p, .post = post, .test = test, .drop = drop,
                          .sum = sum, .close = close_pairs };
   if (!p) {
     gb_mover gone = *mover;
@@ -390,6 +401,7 @@ gb_status gb_pairs_open(gb_context *context, const gb_meeting *meeting, const gb
     return gb_fail_memory(context, 0);
   }
   p->mover = *mover;
+  out->mover = &p->mover;
   p->size = meeting->size;
   p->socket = p->gone = -1;
   p->last_round = &p->rounds;

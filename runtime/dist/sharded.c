@@ -77,7 +77,7 @@ static gb_status share(gb_context *context, const gb_split *split, double *numbe
   if (!all) return gb_comm_end(comm, GB_EMEMORY);
   for (int64_t i = 0; i < count; i++) all[i] = numbers[i];
   all[count] = *flag;
-  gb_status status = gb_comm_all_reduce(comm, &(gb_lane){ GB_FLOAT64, GB_REDUCE_SUM, count + 1, NULL }, all);
+  gb_status status = gb_comm_all_reduce(comm, &(gb_lane){ GB_FLOAT64, GB_REDUCE_SUM, count + 1, NULL, NULL }, all);
   for (int64_t i = 0; i < count && status == GB_OK; i++) numbers[i] = all[i];
   if (status == GB_OK) *flag = all[count] > 0;
   gb_comm_free(comm, all);

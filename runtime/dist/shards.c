@@ -15,7 +15,8 @@
  * order, so that all ranks exchange the same ones. That changes when they are summed up, and not how.
  *
  * A bucket lies as its parameters do in a slab. Where a rank has one shard, the slab's gradients are its leaf, and
- * become the sum, so that nothing is copied (find_home).
+ * become the sum, so that nothing is copied (find_home). Where all of a bucket's gradients are on one GPU, whose memory
+ * the transport takes if there is one, the bucket lies there too (near.h); else in the host's memory.
  *
  * A round that holds exchanges CONTROL and LOSSES alone. Its other leaves stay with the shards of this rank, and the
  * next round adds to them: shard by shard, so that the sums do not depend on who runs which shard. Of buffers a held
@@ -66,10 +67,13 @@ typedef struct unit {
   int64_t n_pieces, most_pieces;
   int low, high;                      /* of a bucket: the first and the last parameter */
   gb_tensor *home;                    /* a slab's gradients, counted, in which the leaf lies; NULL: it is the tree's */
+  gb_near near;                       /* where it lies, if lane.near is this */
+  void *mark;                         /* its leaves are filled; of a bucket that is near and has gone out */
 } unit;
 
-/* All that units depend on in a tensor. elements: of the slab, where its gradient is shared out, else 0. */
-typedef struct kind { int64_t numel, dtype, elements, offset, measured; } kind;
+/* All that units depend on in a tensor. elements: of the slab, where its gradient is shared out, else 0. near: 1 above
+ * the device on which its gradient can be summed up, or 0. */
+typedef struct kind { int64_t numel, dtype, elements, offset, measured, near; } kind;
 
 /* A parameter, to be found by its address. */
 typedef struct entry { const gb_tensor *parameter; int i; } entry;
@@ -171,10 +175,16 @@ static uint64_t serial_of(const gb_comm *comm) { return comm ? comm->serial : 0;
 /* Is the job of the units the one that is joined now? */
 static bool is_joined(const gb_shards *s) { return s->comm && s->job == serial_of(gb_dist_comm(s->context)); }
 
+/* No message reaches what is held. */
+static void free_held(const unit *u, void *leaf) {
+  if (!u->lane.near) gb_counted_free(leaf);
+  else gb_comm_free_near(NULL, u->near.context, u->near.device, leaf, gb_lane_bytes(&u->lane));
+}
+
 /* What is held goes. */
 static void forget_held(gb_shards *s) {
   for (int64_t i = 0; s->held && i < s->own; i++) {
-    for (int k = 0; s->held[i].leaves && k < s->n_units; k++) gb_counted_free(s->held[i].leaves[k]);
+    for (int k = 0; s->held[i].leaves && k < s->n_units; k++) free_held(&s->units[k], s->held[i].leaves[k]);
     gb_counted_free(s->held[i].leaves);
   }
   gb_counted_free(s->held);
@@ -188,8 +198,9 @@ static void fell(gb_shards *s) {
   for (int k = 0; k < s->n_units; k++) {
     gb_tree *tree = &s->units[k].tree;
     if (!is_joined(s)) tree->comm = NULL;
-    gb_comm_free(tree->comm, s->units[k].leaf);
+    gb_tree_drop(tree, s->units[k].leaf);
     gb_tree_free(tree);
+    gb_near_unmark(&s->units[k].near, s->units[k].mark);
     gb_counted_free(s->units[k].pieces);
   }
   void *const lists[] = { s->units, s->planted, s->spots };
@@ -208,7 +219,9 @@ static bool is_shared(const gb_comm *comm, const gb_tensor *parameter) {
 
 static kind kind_at(const gb_shards *s, const gb_comm *comm, int i) {
   const gb_tensor *t = tensor_at(s, i);
+  gb_device device = t->storage->device;
   kind it = { .numel = t->numel, .dtype = t->dtype };
+  if (i < s->n_parameters && gb_near_serves(s->context, comm, device)) it.near = device.index + 1;
   if (i >= s->n_parameters || s->is_free || !is_shared(comm, t)) return it;
   it.elements = t->slab->elements;
   it.measured = gb_split_measured(t) != NULL;
@@ -237,7 +250,7 @@ static int bucket_for(gb_shards *s, gb_dtype dtype, bool shared, int64_t count, 
   int64_t most = BUCKET_BYTES / (int64_t)gb_dtype_bytes(dtype);
   count = gb_slab_room(count);
   if (*at && s->units[*at].lane.count + count <= most) return *at;
-  s->units[*at = s->n_units++].lane = (gb_lane){ dtype, GB_REDUCE_SUM, 0, NULL };
+  s->units[*at = s->n_units++].lane = (gb_lane){ dtype, GB_REDUCE_SUM, 0, NULL, NULL };
   s->units[*at].shared = shared;
   return *at;
 }
@@ -260,16 +273,26 @@ static void place_parameters(gb_shards *s) {
   }
 }
 
+/* A bucket lies on a device where all of its gradients do. */
+static void find_device(gb_shards *s, int k) {
+  unit *u = &s->units[k];
+  int64_t near = u->shared ? 0 : s->planted[u->low].near;
+  for (int i = u->low; i <= u->high; i++)
+    if (s->spots[i].unit == k && s->planted[i].near != near) near = 0;
+  u->near = (gb_near){ s->context, { GB_CUDA, (int16_t)(near - 1) }, false };
+  u->lane.near = near ? &u->near : NULL;
+}
+
 /* Fill the lanes of the units, and find a place for each tensor. */
 static void lay_out(gb_shards *s) {
   int open[4] = { 0, 0, 0, 0 };
   s->n_units = BUCKETS;
-  s->units[CONTROL].lane = (gb_lane){ GB_INT64, GB_REDUCE_MAX, CONTROLS, NULL };
-  s->units[LOSSES].lane = (gb_lane){ GB_FLOAT64, GB_REDUCE_SUM, WIDE, NULL };
-  s->units[INTEGERS].lane = (gb_lane){ GB_INT64, GB_REDUCE_MAX, s->n_parameters, NULL };
-  s->units[BUFFERS32].lane = (gb_lane){ GB_FLOAT32, GB_REDUCE_SUM, 0, NULL };
-  s->units[BUFFERS64].lane = (gb_lane){ GB_FLOAT64, GB_REDUCE_SUM, 0, NULL };
-  s->units[NORMS].lane = (gb_lane){ GB_FLOAT64, GB_REDUCE_SUM, s->n_slabs ? NUMBERS : 0, NULL };
+  s->units[CONTROL].lane = (gb_lane){ GB_INT64, GB_REDUCE_MAX, CONTROLS, NULL, NULL };
+  s->units[LOSSES].lane = (gb_lane){ GB_FLOAT64, GB_REDUCE_SUM, WIDE, NULL, NULL };
+  s->units[INTEGERS].lane = (gb_lane){ GB_INT64, GB_REDUCE_MAX, s->n_parameters, NULL, NULL };
+  s->units[BUFFERS32].lane = (gb_lane){ GB_FLOAT32, GB_REDUCE_SUM, 0, NULL, NULL };
+  s->units[BUFFERS64].lane = (gb_lane){ GB_FLOAT64, GB_REDUCE_SUM, 0, NULL, NULL };
+  s->units[NORMS].lane = (gb_lane){ GB_FLOAT64, GB_REDUCE_SUM, s->n_slabs ? NUMBERS : 0, NULL, NULL };
   for (int i = 0; i < s->n_slabs; i++) s->units[NORMS].lane.count += gb_split_numbers(s->slabs[i]);
   for (int i = s->n_parameters - 1; i >= 0; i--) {
     int64_t count = s->parameters[i]->numel;
@@ -277,6 +300,7 @@ static void lay_out(gb_shards *s) {
     s->spots[i] = take_place(s, bucket_for(s, dtype, s->planted[i].elements > 0, count, open), gb_slab_room(count));
   }
   place_parameters(s);
+  for (int k = BUCKETS; k < s->n_units; k++) find_device(s, k);
   for (int i = 0; i < s->n_buffers; i++) {
     gb_dtype dtype = gb_lane_dtype((gb_dtype)s->buffers[i]->dtype);
     int k = dtype == GB_FLOAT32 ? BUFFERS32 : dtype == GB_FLOAT64 ? BUFFERS64 : INTEGERS;
@@ -382,6 +406,10 @@ static gb_status await_all(gb_shards *s, bool says) {
     if (i == count && !s->last_began) continue;
     if (status == GB_OK) status = says ? gb_progress_wait(s->context, task) : gb_progress_await(task);
     else (void)gb_progress_await(task);
+  }
+  for (int k = BUCKETS; k < s->n_units; k++) {
+    gb_near_unmark(&s->units[k].near, s->units[k].mark);
+    s->units[k].mark = NULL;
   }
   s->last_began = false;
   s->out = BUCKETS;
@@ -695,6 +723,19 @@ static void *place_in(const gb_shards *s, spot at, void *data) {
   return (char *)data + (size_t)at.first * gb_dtype_bytes(s->units[at.unit].lane.dtype);
 }
 
+/* Multiply so many values of a unit. */
+static gb_status scale(gb_shards *s, spot at, void *place, int64_t count, double weight) {
+  const gb_lane *lane = &s->units[at.unit].lane;
+  if (lane->near) return gb_near_scale(lane->near, lane->dtype, place, count, weight);
+  return in_pieces(s, weigh, lane->dtype, place, NULL, count, weight);
+}
+
+static gb_status clear_values(gb_shards *s, spot at, void *place, int64_t count) {
+  const gb_lane *lane = &s->units[at.unit].lane;
+  if (lane->near) return gb_near_clear(lane->near, NULL, place, (size_t)count * gb_dtype_bytes(lane->dtype));
+  return in_pieces(s, clear, lane->dtype, place, NULL, count, 1);
+}
+
 static void *leaf_at(const gb_shards *s, spot at) { return place_in(s, at, s->units[at.unit].leaf); }
 
 /* All gradients of a round carry one tag. */
@@ -712,17 +753,36 @@ static void count_copy(const gb_shards *s, gb_dtype dtype, int64_t count) {
   if (s->comm) gb_comm_count_copy(s->comm, (size_t)count * gb_dtype_bytes(dtype));
 }
 
+/* Between a GPU and the host's memory. */
+static void count_staged(const gb_shards *s, const gb_tensor *grad, gb_dtype dtype) {
+  if (s->comm && grad->storage->device.type != GB_CPU)
+    gb_comm_count_staged(s->comm, (size_t)grad->numel * gb_dtype_bytes(dtype));
+}
+
+/* The values of a gradient go into its leaf, or back. */
+static gb_status copy_in(gb_shards *s, spot at, gb_tensor *grad, void *place) {
+  const gb_lane *lane = &s->units[at.unit].lane;
+  count_copy(s, lane->dtype, grad->numel);
+  if (lane->near) return gb_near_read(lane->near, grad, lane->dtype, place);
+  count_staged(s, grad, lane->dtype);
+  return gb_dist_read(grad, lane->dtype, place);
+}
+
+static gb_status copy_out(gb_shards *s, spot at, gb_tensor *grad, void *place) {
+  const gb_lane *lane = &s->units[at.unit].lane;
+  count_copy(s, lane->dtype, grad->numel);
+  if (lane->near) return gb_near_write(lane->near, grad, lane->dtype, place);
+  count_staged(s, grad, lane->dtype);
+  return gb_dist_write(grad, lane->dtype, place);
+}
+
 /* The values of a gradient go into its leaf, if they do not lie there. */
 static gb_status take_values(gb_shards *s, int i, gb_tensor *grad, double weight) {
-  gb_tensor *parameter = s->parameters[i];
-  gb_dtype dtype = gb_lane_dtype((gb_dtype)parameter->dtype);
-  void *place = leaf_at(s, s->spots[i]);
+  spot at = s->spots[i];
+  void *place = leaf_at(s, at);
   GB_TRY(take_tag(s, grad->tag));
-  if (gb_data(grad) != place) {
-    GB_TRY(gb_dist_read(grad, dtype, place));
-    count_copy(s, dtype, parameter->numel);
-  }
-  return in_pieces(s, weigh, dtype, place, NULL, parameter->numel, weight);
+  if (gb_data(grad) != place) GB_TRY(copy_in(s, at, grad, place));
+  return scale(s, at, place, s->parameters[i]->numel, weight);
 }
 
 /* Another tensor may well have the same version. */
@@ -741,11 +801,10 @@ static gb_status take_gradient(gb_shards *s, int i, double weight) {
   gb_status status = GB_OK;
   int64_t spare = gb_slab_room(parameter->numel) - parameter->numel; /* between parameters there are zeros */
   spot end = { s->spots[i].unit, s->spots[i].first + parameter->numel };
-  if (!s->early[i] && spare) clear(gb_lane_dtype((gb_dtype)parameter->dtype), leaf_at(s, end), NULL, spare, 1);
-  if (!s->early[i] && !grad)
-    status = in_pieces(s, clear, gb_lane_dtype((gb_dtype)parameter->dtype), leaf_at(s, s->spots[i]), NULL,
-                       parameter->numel, 1);
-  else if (!s->early[i]) status = take_values(s, i, grad, weight);
+  if (!s->early[i] && spare) status = clear_values(s, end, leaf_at(s, end), spare);
+  if (status == GB_OK && !s->early[i] && !grad)
+    status = clear_values(s, s->spots[i], leaf_at(s, s->spots[i]), parameter->numel);
+  else if (status == GB_OK && !s->early[i]) status = take_values(s, i, grad, weight);
   gb_tensor_release(grad);
   GB_TRY(status);
   return gb_tensor_set_grad(parameter, NULL);
@@ -875,6 +934,9 @@ static gb_status settle_leaves(gb_shards *s, bool empty) {
 
 /* The unit has memory for the leaf of this shard. */
 static gb_status need_leaf(unit *u) {
+  if (u->lane.near && u->near.context->capturing)
+    return gb_fail(u->near.context, GB_ESTATE, "DataParallel:shards: gradients cannot be summed up while a graph is "
+                                               "captured; capture no loop over shards");
   if (!u->leaf) u->leaf = gb_tree_leaf(&u->tree);
   return u->leaf ? GB_OK : GB_EMEMORY;
 }
@@ -900,7 +962,7 @@ static gb_tensor *find_home(const gb_shards *s, int k, int64_t *first) {
     *first = begin;
   }
   bool fits = slab && slab->gradients->dtype == (int8_t)u->lane.dtype &&
-      slab->gradients->storage->device.type == GB_CPU;
+      (u->lane.near || slab->gradients->storage->device.type == GB_CPU);
   return fits ? slab->gradients : NULL;
 }
 
@@ -972,23 +1034,19 @@ static gb_status check_control(gb_shards *s) {
 /* The mean gradient of a parameter that some shard has used. */
 static gb_status put_gradient(gb_shards *s, int i, void *place) {
   gb_tensor *parameter = s->parameters[i], *before = s->before[i], *made = NULL;
-  gb_dtype dtype = gb_lane_dtype((gb_dtype)parameter->dtype);
-  GB_TRY(in_pieces(s, weigh, dtype, place, NULL, parameter->numel, 1 / (double)s->shards));
+  spot at = s->spots[i];
+  GB_TRY(scale(s, at, place, parameter->numel, 1 / (double)s->shards));
   gb_segment *segment = parameter->slab ? &parameter->slab->segments[parameter->segment] : NULL;
   if (segment && !before) { /* straight into the slab */
     if (gb_data(segment->grad) == place) gb_tensor_bump(segment->grad);
-    else {
-      GB_TRY(gb_dist_write(segment->grad, dtype, place));
-      count_copy(s, dtype, parameter->numel);
-    }
+    else GB_TRY(copy_out(s, at, segment->grad, place));
     segment->grad->tag = s->tag;
     segment->has_grad = true;
     return GB_OK;
   }
   GB_TRY(gb_tensor_new(s->context, (gb_dtype)parameter->dtype, parameter->ndim, parameter->shape,
                        parameter->storage->device, &made));
-  gb_status status = gb_dist_write(made, dtype, place);
-  count_copy(s, dtype, parameter->numel);
+  gb_status status = copy_out(s, at, made, place);
   made->tag = s->tag;
   if (status == GB_OK && before) status = gb_tensor_set_grad(parameter, before);
   if (status == GB_OK) status = gb_accumulate_leaf(s->context, parameter, made, false);
@@ -1055,19 +1113,34 @@ static gb_status sum_freely(unit *u, gb_comm *view) {
   return done ? GB_OK : gb_tree_finish(&u->tree, &u->sum);
 }
 
+/* What lies on a device follows the messages from here on. */
+static gb_status depart(unit *u, gb_comm *view) {
+  if (!u->lane.near || !view) return GB_OK;
+  if (!u->mark) return gb_comm_fail(view, GB_EDEVICE, "DataParallel:shards: the device failed before the exchange");
+  return gb_near_follow(&u->near, view, u->mark);
+}
+
+/* The sum is there for the context. */
+static gb_status arrive(unit *u, gb_comm *view, gb_status status) {
+  if (u->near.moves && status == GB_OK) status = gb_comm_settle(view);
+  u->near.moves = false;
+  return status;
+}
+
 /* A leaf of the last shard that waits goes into the tree, and the sum over all ranks is taken. view: of the task that
  * does it, or NULL. */
 static gb_status sum_unit(unit *u, gb_comm *view) {
   gb_shards *s = u->of;
   u->tree.comm = view;
-  gb_status status = plant_leaf(u, last_shard(s));
+  gb_status status = depart(u, view);
+  if (status == GB_OK) status = plant_leaf(u, last_shard(s));
   bool is_free = s->is_free && view && u - s->units >= BUCKETS;
   if (status == GB_OK && u->lane.count)
     status = is_free ? sum_freely(u, view)
         : u->shared && view ? gb_tree_finish_pieces(&u->tree, u->pieces, u->n_pieces, &u->sum)
                             : gb_tree_finish(&u->tree, &u->sum);
   u->tree.comm = s->comm;
-  return status;
+  return arrive(u, view, status);
 }
 
 static gb_status run_bucket(gb_task *task) {
@@ -1105,7 +1178,9 @@ static gb_status run_others(gb_task *task) {
 
 /* The next bucket goes out. */
 static gb_status send_bucket(gb_shards *s) {
-  unit *u = &s->units[s->out++];
+  unit *u = &s->units[s->out];
+  if (s->comm && u->lane.near) GB_TRY(gb_near_mark(&u->near, &u->mark));
+  s->out++;
   if (!s->comm) return sum_unit(u, NULL);
   begin_task(s, &u->task, run_bucket);
   return GB_OK;
@@ -1115,8 +1190,9 @@ static gb_status send_bucket(gb_shards *s) {
 static gb_status plant_zeros(unit *u) {
   gb_shards *s = u->of;
   for (int64_t shard = s->begin; shard <= last_shard(s); shard++) {
-    GB_TRY(need_leaf(u));
-    memset(u->leaf, 0, gb_lane_bytes(&u->lane));
+    if (!u->leaf && !(u->leaf = gb_tree_leaf(&u->tree))) return GB_EMEMORY;
+    if (u->lane.near) GB_TRY(gb_near_clear(&u->near, u->tree.comm, u->leaf, gb_lane_bytes(&u->lane)));
+    else memset(u->leaf, 0, gb_lane_bytes(&u->lane));
     if (shard < last_shard(s)) GB_TRY(plant_leaf(u, shard));
   }
   return GB_OK;
@@ -1209,7 +1285,8 @@ static gb_status blank(unit *u, gb_comm *view) {
   gb_shards *s = u->of;
   u->tree.comm = view;
   gb_tree_reset(&u->tree);
-  gb_status status = plant_zeros(u);
+  gb_status status = depart(u, view);
+  if (status == GB_OK) status = plant_zeros(u);
   if (status == GB_OK && u == &s->units[CONTROL]) ((int64_t *)u->leaf)[LEFT] = view->rank + 1;
   u->tree.comm = s->comm;
   return status;
@@ -1228,6 +1305,8 @@ static gb_status run_rest(gb_task *task) {
 
 /* The others come to the end of their round, where they learn of it; nobody waits for them here. */
 static void tell_others(gb_shards *s) {
+  for (int k = s->rest; !s->holds && k < s->n_units; k++)
+    if (s->units[k].lane.near) (void)gb_near_mark(&s->units[k].near, &s->units[k].mark); /* else the task fails */
   s->last_began = s->complete = true;
   begin_task(s, &s->last, run_rest);
 }

@@ -1,6 +1,6 @@
 /* tensors.c - collectives of tensors. A call has three parts: prepare reads the tensor, run exchanges memory, on any
- * thread, and finish writes the results. Values go through the host's memory, but where nothing is added up and the
- * transport takes the GPU's: then through a tensor beside it, which other threads and streams may use. */
+ * thread, and finish writes the results. Values go through the host's memory, but where the transport takes the GPU's:
+ * then through a tensor beside it, which other threads and streams may use, and sums are taken there (near.h). */
 #include "dist/tensors.h"
 
 #include <stddef.h>
@@ -56,6 +56,7 @@ struct gb_handle {
   gb_lane lane;                       /* of the values in memory */
   void *host, *more;                  /* NULL where these tensors hold the values: */
   gb_tensor *near, *near_all;
+  gb_near place;                      /* of these */
   gb_task task;
   gb_post post;                       /* of a message */
   gb_tensor **made;                   /* new tensors, counted */
@@ -73,10 +74,14 @@ static gb_status take(gb_handle *h, int64_t count, void **out) {
   return *out ? GB_OK : GB_EMEMORY;
 }
 
-/* Does the tensor's device send and receive the values itself? Sums are taken on the host. */
+/* Does the tensor's device send and receive the values itself? */
 static bool is_near(const gb_handle *h) {
-  bool adds = h->call.kind == GB_DIST_ALL_REDUCE || h->call.kind == GB_DIST_REDUCE_SCATTER;
-  return !adds && gb_comm_is_near(h->comm, h->call.tensor, bytes_of(h));
+  return bytes_of(h) > GB_NEAR_LEAST && gb_comm_is_near(h->comm, h->call.tensor->storage->device);
+}
+
+static void count_staged(const gb_handle *h, const gb_tensor *t) {
+  if (t->storage->device.type != GB_CPU)
+    gb_comm_count_staged(h->comm, (size_t)t->numel * gb_dtype_bytes(h->lane.dtype));
 }
 
 /* Copy on the device, whatever the layouts. */
@@ -101,7 +106,9 @@ static gb_status settle_device(gb_handle *h) { return gb_synchronize(h->context,
 
 static gb_status read_near(gb_handle *h, bool gives) {
   const gb_tensor *like = h->call.tensor;
-  GB_TRY(gb_tensor_new(h->context, (gb_dtype)like->dtype, like->ndim, like->shape, like->storage->device, &h->near));
+  GB_TRY(gb_tensor_new(h->context, h->lane.dtype, like->ndim, like->shape, like->storage->device, &h->near));
+  h->place = (gb_near){ h->context, like->storage->device, true };
+  h->lane.near = &h->place;
   if (gives) GB_TRY(copy_over(h, h->near, h->call.tensor));
   return settle_device(h);
 }
@@ -110,13 +117,29 @@ static gb_status read_near(gb_handle *h, bool gives) {
 static gb_status read_values(gb_handle *h, bool gives) {
   if (is_near(h)) return read_near(h, gives);
   GB_TRY(take(h, h->lane.count, &h->host));
+  if (gives) count_staged(h, h->call.tensor);
   return gives ? gb_dist_read(h->call.tensor, h->lane.dtype, h->host) : GB_OK;
 }
 
 static void *data_of(const gb_handle *h) { return h->near ? gb_data(h->near) : h->host; }
 
 static gb_status write_values(gb_handle *h) {
-  return h->near ? copy_over(h, h->call.tensor, h->near) : gb_dist_write(h->call.tensor, h->lane.dtype, h->host); }
+  if (h->near) return copy_over(h, h->call.tensor, h->near);
+  count_staged(h, h->call.tensor);
+  return gb_dist_write(h->call.tensor, h->lane.dtype, h->host);
+}
+
+/* The numbers of a tensor of floats over the number of ranks. */
+static gb_status divide_near(gb_handle *h, gb_tensor *numbers) {
+  gb_beneath beneath;
+  gb_tensor *by = NULL;
+  gb_beneath_begin(h->context, &beneath);
+  gb_status status = gb_tensor_wrap_number(h->context, h->size, &by);
+  if (status == GB_OK) status = GB_RUN(h->context, div, NULL, .x = numbers, .y = by);
+  gb_tensor_release(by);
+  gb_beneath_end(h->context, &beneath);
+  return status;
+}
 
 /* The numbers of a lane over their count. */
 static void divide(const gb_lane *lane, void *data, int64_t count, int by) {
@@ -132,9 +155,13 @@ static gb_status run_broadcast(gb_handle *h, gb_comm *comm) {
 static gb_status finish_broadcast(gb_handle *h) { return h->rank == h->call.peer ? GB_OK : write_values(h); }
 
 static gb_status prepare_reduce(gb_handle *h) { return read_values(h, true); }
-static gb_status run_reduce(gb_handle *h, gb_comm *comm) { return gb_comm_all_reduce(comm, &h->lane, h->host); }
+static gb_status run_reduce(gb_handle *h, gb_comm *comm) {
+  GB_TRY(gb_comm_all_reduce(comm, &h->lane, data_of(h)));
+  return h->near ? gb_comm_settle(comm) : GB_OK;
+}
 static gb_status finish_reduce(gb_handle *h) {
-  if (h->call.op == GB_DIST_MEAN) divide(&h->lane, h->host, h->lane.count, h->size);
+  if (h->call.op == GB_DIST_MEAN && h->near) GB_TRY(divide_near(h, h->near));
+  else if (h->call.op == GB_DIST_MEAN) divide(&h->lane, h->host, h->lane.count, h->size);
   return write_values(h);
 }
 
@@ -146,6 +173,8 @@ static gb_status make(gb_handle *h, int64_t first, const void *values) {
   for (int i = 0; i < like->ndim; i++) shape[i] = i ? like->shape[i] : first;
   GB_TRY(gb_tensor_new(h->context, (gb_dtype)like->dtype, like->ndim, shape, like->storage->device, out));
   h->n_made++;
+  if (h->near) return gb_near_write(&h->place, *out, h->lane.dtype, (void *)(uintptr_t)values);
+  count_staged(h, *out);
   return gb_dist_write(*out, h->lane.dtype, values);
 }
 
@@ -194,15 +223,21 @@ static gb_status finish_gather(gb_handle *h) {
 }
 
 static gb_status prepare_scatter(gb_handle *h) {
-  GB_TRY(take(h, h->lane.count / h->size, &h->more));
+  int64_t count = h->lane.count / h->size;
+  if (is_near(h))
+    GB_TRY(gb_tensor_new(h->context, h->lane.dtype, 1, &count, h->call.tensor->storage->device, &h->near_all));
+  else GB_TRY(take(h, count, &h->more));
   return read_values(h, true);
 }
+static void *part_data(const gb_handle *h) { return h->near_all ? gb_data(h->near_all) : h->more; }
 static gb_status run_scatter(gb_handle *h, gb_comm *comm) {
-  return gb_comm_reduce_scatter(comm, &h->lane, h->host, h->more);
+  GB_TRY(gb_comm_reduce_scatter(comm, &h->lane, data_of(h), part_data(h)));
+  return h->near ? gb_comm_settle(comm) : GB_OK;
 }
 static gb_status finish_scatter(gb_handle *h) {
-  if (h->call.op == GB_DIST_MEAN) divide(&h->lane, h->more, h->lane.count / h->size, h->size);
-  return make(h, h->call.tensor->shape[0] / h->size, h->more);
+  if (h->call.op == GB_DIST_MEAN && h->near) GB_TRY(divide_near(h, h->near_all));
+  else if (h->call.op == GB_DIST_MEAN) divide(&h->lane, h->more, h->lane.count / h->size, h->size);
+  return make(h, h->call.tensor->shape[0] / h->size, part_data(h));
 }
 
 static gb_status prepare_send(gb_handle *h) { return read_values(h, true); }
@@ -256,7 +291,7 @@ static void fill(gb_handle *h, gb_comm *comm, const gb_dist_call *call) {
   *h = (gb_handle){ .context = comm->context, .comm = comm, .call = *call, .rank = comm->rank,
                     .size = comm->size };
   h->lane = (gb_lane){ calls[call->kind].widens ? gb_lane_dtype(dtype) : dtype, reductions[call->op],
-                       call->tensor->numel, NULL };
+                       call->tensor->numel, NULL, NULL };
 }
 
 /* Room for new tensors, and the message. */

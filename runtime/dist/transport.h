@@ -8,18 +8,17 @@
 #ifndef GB_DIST_TRANSPORT_H
 #define GB_DIST_TRANSPORT_H
 
+#include "base/reduction.h"
 #include "gibbous.h"
 
+typedef struct gb_mover gb_mover;
 typedef struct gb_transport gb_transport;
 struct gb_transport {
   const char *name;                   /* "mpi" */
   int rank, size;
   int local_rank;                     /* among those of this machine; -1: the transport does not know */
   bool lingers;                       /* dropped messages may reach their memory even after an unclean close */
-  int near;                           /* 1 above the number of the CUDA device whose memory it takes too, in messages
-                                         above near_bytes; 0: none */
-  size_t near_bytes;
-  int64_t near_sent;                  /* bytes that it has sent from such memory */
+  gb_mover *mover;                    /* whose device's memory it takes too; NULL: none */
   void *state;
   /* Begin to send or to receive; *message stands for it until test says that it is done, or drop. The memory must stay
    * until then, and after a drop until the transport has closed. A message longer than `bytes` is an error. */
@@ -37,7 +36,7 @@ struct gb_transport {
 };
 
 /* What a plugin exports as gb_transport_open. It fills *out; on failure out->error says why. */
-#define GB_TRANSPORT_ABI 3u
+#define GB_TRANSPORT_ABI 4u
 typedef gb_status (*gb_transport_open_fn)(uint32_t abi, gb_transport *out);
 
 /* {---- a library that moves bytes between GPUs, once both sides are ready, and knows neither tags nor limits ---- */
@@ -49,26 +48,38 @@ typedef struct gb_move { bool sends; int peer; void *data; size_t bytes; } gb_mo
 
 /* Calls come from one thread at a time, and none waits. One thing is under way at a time: join, start or sum begin it,
  * and test says when it is done. */
-typedef struct gb_mover gb_mover;
 struct gb_mover {
   const char *name;                   /* "nccl" */
-  void *state;
-  int near;                           /* as gb_transport.near, of any length */
-  int64_t near_sent;
+  void *state;                        /* NULL: it was closed, and every call fails */
+  int near;                           /* 1 above the number of the CUDA device whose memory it takes as it takes the
+                                         host's; 0: none */
+  int64_t near_sent;                  /* bytes that it has sent from such memory */
   gb_status (*identify)(gb_mover *m, void *id);
   gb_status (*join)(gb_mover *m, int rank, int size, const void *id);
   /* Messages that run at once. All ranks start those that are theirs in one order over the job. */
   gb_status (*start)(gb_mover *m, const gb_move *moves, int count);
   gb_status (*sum)(gb_mover *m, gb_dtype dtype, void *data, int64_t count); /* as gb_transport.sum */
   gb_status (*test)(gb_mover *m, bool *done);
-  void (*close)(gb_mover *m, bool clean); /* not clean: what is under way is given up. A second
-                                                one does nothing */
+  /* What sums need of the device's memory beside messages. It comes to pass later, in the order of these calls and of
+   * the messages: those before them that are done, and those that begin after them. */
+  bool (*holds)(const void *data);    /* is it such memory? */
+  void *(*take)(gb_mover *m, size_t bytes); /* the backend frees it; NULL: there is none */
+  gb_status (*put)(gb_mover *m, void *to, const void *host, size_t bytes);
+  gb_status (*copy)(gb_mover *m, void *to, const void *from, size_t bytes);
+  gb_status (*clear)(gb_mover *m, void *data, size_t bytes);
+  /* to, which may be one of them, = left with right. Of float32, float64 or int64. */
+  gb_status (*reduce)(gb_mover *m, gb_reduction reduction, gb_dtype dtype, void *to, const void *left,
+                      const void *right, int64_t count);
+  gb_status (*follow)(gb_mover *m, void *mark); /* after what came before this mark of the backend */
+  /* Where all so far ends. Once *done, or after a failure, the end is gone; done NULL: nobody waits for it any more. */
+  gb_status (*settle)(gb_mover *m, void **end);
+  gb_status (*settled)(gb_mover *m, void *end, bool *done);
+  void (*close)(gb_mover *m, bool clean); /* not clean: what is under way is given up. A second one does nothing */
   char error[256];
 };
 
-/* What the CUDA plugin exports as gb_mover_open. On failure out->error says
- * why. */
-#define GB_MOVER_ABI 1u
+/* What the CUDA plugin exports as gb_mover_open. On failure out->error says why. */
+#define GB_MOVER_ABI 2u
 typedef gb_status (*gb_mover_open_fn)(uint32_t abi, int device, gb_mover *out);
 
 /* ----} */

@@ -53,6 +53,10 @@ void gb_reduce_into(const gb_lane *lane, void *left, const void *right, int64_t 
 static gb_status add_up(gb_context *context, gb_comm *comm, const gb_lane *lane, void *left, const void *right,
                         int64_t count) {
   size_t each = gb_dtype_bytes(lane->dtype);
+  if (lane->near) {
+    GB_TRY(comm ? gb_comm_poll(comm) : gb_poll(context));
+    return gb_near_reduce(lane->near, comm, lane->reduction, lane->dtype, left, left, right, count);
+  }
   int64_t piece = lane->mix ? count : GB_PIECE;
   for (int64_t first = 0; first < count; first += piece) {
     size_t skip = (size_t)first * each;
@@ -60,6 +64,23 @@ static gb_status add_up(gb_context *context, gb_comm *comm, const gb_lane *lane,
     GB_TRY(comm ? gb_comm_poll(comm) : gb_poll(context));
     gb_reduce_into(lane, (char *)left + skip, (const char *)right + skip, some);
   }
+  return GB_OK;
+}
+
+/* The same, but it is the right one that becomes the sum; left is lost. */
+static gb_status add_up_right(gb_comm *comm, const gb_lane *lane, void *left, void *right, int64_t count) {
+  if (lane->near) {
+    GB_TRY(gb_comm_poll(comm));
+    return gb_near_reduce(lane->near, comm, lane->reduction, lane->dtype, right, left, right, count);
+  }
+  GB_TRY(add_up(comm->context, comm, lane, left, right, count));
+  memcpy(right, left, (size_t)count * gb_dtype_bytes(lane->dtype));
+  return GB_OK;
+}
+
+static gb_status copy(gb_comm *comm, const gb_lane *lane, void *to, const void *from, size_t bytes) {
+  if (lane->near) return gb_near_copy(lane->near, comm, to, from, bytes);
+  memcpy(to, from, bytes);
   return GB_OK;
 }
 
@@ -79,22 +100,29 @@ void gb_tree_reset(gb_tree *tree) {
   while (tree->count) tree->spare[tree->spares++] = tree->nodes[--tree->count].data;
 }
 
+void gb_tree_drop(gb_tree *tree, void *leaf) {
+  const gb_near *near = tree->lane.near;
+  if (near) gb_comm_free_near(tree->comm, near->context, near->device, leaf, gb_lane_bytes(&tree->lane));
+  else gb_comm_free(tree->comm, leaf);
+}
+
 void gb_tree_free(gb_tree *tree) {
-  for (int i = 0; i < tree->count; i++) gb_comm_free(tree->comm, tree->nodes[i].data);
-  for (int i = 0; i < tree->spares; i++) gb_comm_free(tree->comm, tree->spare[i]);
+  for (int i = 0; i < tree->count; i++) gb_tree_drop(tree, tree->nodes[i].data);
+  for (int i = 0; i < tree->spares; i++) gb_tree_drop(tree, tree->spare[i]);
   tree->count = tree->spares = 0;
 }
 
 void *gb_tree_leaf(gb_tree *tree) {
   if (tree->spares) return tree->spare[--tree->spares];
   size_t bytes = gb_lane_bytes(&tree->lane);
+  if (tree->lane.near) return gb_near_take(tree->lane.near, tree->comm, bytes);
   return tree->comm ? gb_comm_take(tree->comm, bytes) : gb_counted_resize(tree->context, NULL, bytes);
 }
 
 /* More than a tree needs goes. */
 void gb_tree_spare(gb_tree *tree, void *data) {
   if (tree->count + tree->spares < GB_TREE_NODES) tree->spare[tree->spares++] = data;
-  else gb_comm_free(tree->comm, data); /* a message may still reach it */
+  else gb_tree_drop(tree, data); /* a message may still reach it */
 }
 
 gb_status gb_tree_sum(const gb_tree *tree, void *left, const void *right, int64_t count) {
@@ -165,7 +193,7 @@ static gb_status join_pair(gb_tree *tree, int level, int64_t i) {
     void *data = gb_tree_leaf(tree);
     if (!data) return GB_EMEMORY;
     gb_status status = gb_comm_transfer(comm, GB_TAG_REDUCE, false, right, data, bytes);
-    if (status != GB_OK) return gb_comm_free(comm, data), status;
+    if (status != GB_OK) return gb_tree_drop(tree, data), status;
     memmove(&tree->nodes[at + 2], &tree->nodes[at + 1], sizeof *tree->nodes * (size_t)(tree->count - at - 1));
     tree->nodes[at + 1] = (gb_tree_node){ level, i + 1, data };
     tree->count++;
@@ -222,10 +250,7 @@ static gb_status halve(gb_comm *comm, const gb_lane *lane, const cuts *c, void *
     void *mine = at(lane, data, cut(c, keep.first));
     GB_TRY(swap_spans(comm, GB_TAG_REDUCE, lane, c, comm->rank ^ step, data, give, spare, keep));
     if (!is_right) GB_TRY(add_up(comm->context, comm, lane, mine, spare, count));
-    else { /* the partner's node is the left one */
-      GB_TRY(add_up(comm->context, comm, lane, spare, mine, count));
-      memcpy(mine, spare, (size_t)count * gb_dtype_bytes(lane->dtype));
-    }
+    else GB_TRY(add_up_right(comm, lane, spare, mine, count)); /* the partner's node is the left one */
     spans[*rounds + 1] = keep;
   }
   return GB_OK;
@@ -259,10 +284,7 @@ static gb_status swap_whole(gb_comm *comm, const gb_lane *lane, void *data, void
     int partner = comm->rank ^ step;
     GB_TRY(gb_comm_swap(comm, GB_TAG_REDUCE, partner, data, bytes, partner, spare, bytes));
     if (!(comm->rank & step)) GB_TRY(add_up(comm->context, comm, lane, data, spare, lane->count));
-    else { /* the partner's node is the left one */
-      GB_TRY(add_up(comm->context, comm, lane, spare, data, lane->count));
-      memcpy(data, spare, bytes);
-    }
+    else GB_TRY(add_up_right(comm, lane, spare, data, lane->count)); /* the partner's node is the left one */
   }
   return GB_OK;
 }
@@ -350,7 +372,7 @@ static gb_status finish_mix(gb_tree *all, gb_tree *const trees[], int count) {
 
 gb_status gb_trees_finish(gb_tree *const trees[], int count, void *sums[]) {
   struct gb_mix mix = { .count = count };
-  gb_lane lane = { GB_UINT8, GB_REDUCE_SUM, 0, &mix };
+  gb_lane lane = { GB_UINT8, GB_REDUCE_SUM, 0, &mix, NULL };
   gb_tree all;
   for (int k = 0; k < count; k++) {
     mix.lanes[k] = trees[k]->lane;
@@ -496,10 +518,11 @@ gb_status gb_comm_all_reduce(gb_comm *comm, const gb_lane *lane, void *data) {
   gb_tree_begin(&tree, comm->context, comm, lane, comm->size);
   void *leaf = gb_tree_leaf(&tree);
   if (!leaf) return GB_EMEMORY;
-  memcpy(leaf, data, gb_lane_bytes(lane));
-  gb_status status = gb_tree_add(&tree, comm->rank, leaf);
+  gb_status status = copy(comm, lane, leaf, data, gb_lane_bytes(lane));
+  if (status == GB_OK) status = gb_tree_add(&tree, comm->rank, leaf);
+  else gb_tree_spare(&tree, leaf);
   if (status == GB_OK) status = gb_tree_finish(&tree, &sum);
-  if (status == GB_OK) memcpy(data, sum, gb_lane_bytes(lane));
+  if (status == GB_OK) status = copy(comm, lane, data, sum, gb_lane_bytes(lane));
   gb_tree_free(&tree);
   return status;
 }
@@ -511,10 +534,10 @@ static gb_status scatter_evenly(gb_comm *comm, const gb_lane *lane, void *data, 
   int rounds = 0;
   size_t part = gb_lane_bytes(lane) / (size_t)comm->size;
   for (int r = 0; r < comm->size; r++)
-    memcpy((char *)work + (size_t)part_of(comm, r, true) * part, (char *)data + (size_t)r * part, part);
+    GB_TRY(copy(comm, lane, (char *)work + (size_t)part_of(comm, r, true) * part, (char *)data + (size_t)r * part,
+                part));
   GB_TRY(halve(comm, lane, &c, work, data, spans, &rounds));
-  memcpy(out, at(lane, work, cut(&c, spans[rounds].first)), part);
-  return GB_OK;
+  return copy(comm, lane, out, at(lane, work, cut(&c, spans[rounds].first)), part);
 }
 
 gb_status gb_comm_reduce_scatter(gb_comm *comm, const gb_lane *lane, void *data, void *out) {
@@ -522,13 +545,14 @@ gb_status gb_comm_reduce_scatter(gb_comm *comm, const gb_lane *lane, void *data,
   if (bytes == 0) return GB_OK;
   if (!is_power_of_two(comm->size)) {
     GB_TRY(gb_comm_all_reduce(comm, lane, data));
-    memcpy(out, (char *)data + (size_t)comm->rank * part, part);
-    return GB_OK;
+    return copy(comm, lane, out, (char *)data + (size_t)comm->rank * part, part);
   }
-  void *work = gb_comm_take(comm, bytes);
+  gb_tree tree;
+  gb_tree_begin(&tree, comm->context, comm, lane, comm->size);
+  void *work = gb_tree_leaf(&tree);
   if (!work) return GB_EMEMORY;
   gb_status status = scatter_evenly(comm, lane, data, work, out);
-  gb_comm_free(comm, work);
+  gb_tree_drop(&tree, work);
   return status;
 }
 

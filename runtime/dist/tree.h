@@ -9,19 +9,17 @@
 #ifndef GB_DIST_TREE_H
 #define GB_DIST_TREE_H
 
-#include "dist/comm.h"
-
-typedef enum gb_reduction { GB_REDUCE_SUM, GB_REDUCE_MAX, GB_REDUCE_OR } gb_reduction;
+#include "dist/near.h"
 
 enum { GB_TREE_SMALL = 4096 };        /* bytes that are exchanged whole, in as few messages as there can be */
 
-/* Numbers of one kind that are reduced together. GB_FLOAT32, GB_FLOAT64 or GB_INT64. A maximum is NaN where a number
- * is; OR is of int64 alone. */
+/* Numbers of one kind that are reduced together. GB_FLOAT32, GB_FLOAT64 or GB_INT64. */
 typedef struct gb_lane {
   gb_dtype dtype;
   gb_reduction reduction;
   int64_t count;
   const struct gb_mix *mix;           /* the bytes of several lanes, of which each has its own reduction; else NULL */
+  gb_near *near;                      /* where they lie on a device, which is its owner's; NULL: in the host's memory */
 } gb_lane;
 static inline size_t gb_lane_bytes(const gb_lane *lane) { return (size_t)lane->count * gb_dtype_bytes(lane->dtype); }
 
@@ -49,6 +47,7 @@ static inline int64_t gb_tree_first(int64_t leaves, int size, int rank) { return
 void gb_tree_begin(gb_tree *tree, gb_context *context, gb_comm *comm, const gb_lane *lane, int64_t leaves);
 /* Memory for a leaf, to be filled and given to gb_tree_add; NULL: none, text set in the context. */
 void *gb_tree_leaf(gb_tree *tree);
+void gb_tree_drop(gb_tree *tree, void *leaf); /* it is needed no more; NULL is fine */
 /* Add the next leaf of this rank, in order: nodes whose both children are there are summed at once. The
  * memory is the tree's then, also where a stop ends the sums. */
 gb_status gb_tree_add(gb_tree *tree, int64_t leaf, void *data);

@@ -116,7 +116,8 @@ static void sum_together(rank_job *job) {
   for (int k = 0; k < 3; k++) {
     cases[k] = *(const sum_case *)job->what;
     cases[k].key += 50000 * (uint64_t)k;
-    if (k) cases[k].lane = (gb_lane){ k == 1 ? GB_FLOAT32 : GB_INT64, k == 1 ? GB_REDUCE_SUM : GB_REDUCE_MAX, 5, NULL };
+    if (k) cases[k].lane = (gb_lane){ .dtype = k == 1 ? GB_FLOAT32 : GB_INT64,
+                                      .reduction = k == 1 ? GB_REDUCE_SUM : GB_REDUCE_MAX, .count = 5 };
     gb_tree_begin(list[k] = &trees[k], job->context, job->comm, &cases[k].lane, cases[k].leaves);
     end = gb_tree_first(cases[k].leaves, job->size, job->rank + 1);
     for (int64_t leaf = gb_tree_first(cases[k].leaves, job->size, job->rank); leaf < end; leaf++) {
@@ -166,7 +167,7 @@ static void test_sums(int cases) {
     c.leaves = i % 2 ? (int64_t)8 << pick(2, i, 4) : size + pick(2, i, 40);
     int kind = (int)pick(3, i, 3);
     c.lane = (gb_lane){ dtypes[kind], pick(4, i, 4) ? GB_REDUCE_SUM : kind == 2 ? GB_REDUCE_OR : GB_REDUCE_MAX,
-                        pick(5, i, i % 50 == 0 ? 20000 : i % 5 == 0 ? 3000 : 70), NULL };
+                        pick(5, i, i % 50 == 0 ? 20000 : i % 5 == 0 ? 3000 : 70), NULL, NULL };
     int bad = run_ranks(contexts, size, 60, sum_all, &c);
     if (bad) fprintf(stderr, "case %d: %d ranks, %lld leaves, %lld of %s\n", i, size, (long long)c.leaves,
                      (long long)c.lane.count, gb_dtype_name(c.lane.dtype));
@@ -178,7 +179,7 @@ static void test_sums(int cases) {
 /* A NaN stays one, whichever side it is on. */
 static void test_maximum(void) {
   float left[] = { 1, NAN, 1, -0.0f }, right[] = { NAN, 1, 2, -INFINITY };
-  gb_reduce_into(&(gb_lane){ GB_FLOAT32, GB_REDUCE_MAX, 4, NULL }, left, right, 4);
+  gb_reduce_into(&(gb_lane){ GB_FLOAT32, GB_REDUCE_MAX, 4, NULL, NULL }, left, right, 4);
   CHECK(isnan(left[0]) && isnan(left[1]) && left[2] == 2 && left[3] == 0);
 }
 
@@ -251,7 +252,7 @@ static void farewell_barrier(rank_job *job) {
 /* Two ranks with tensors of different sizes. */
 static void disagree(rank_job *job) {
   float data[8] = { 0 };
-  gb_lane lane = { GB_FLOAT32, GB_REDUCE_SUM, job->rank ? 8 : 4, NULL };
+  gb_lane lane = { GB_FLOAT32, GB_REDUCE_SUM, job->rank ? 8 : 4, NULL, NULL };
   gb_status status = gb_comm_all_reduce(job->comm, &lane, data);
   EXPECT(job, status == GB_EIO && strstr(gb_error(job->context), "bytes"));
 }
@@ -308,7 +309,7 @@ static void test_stop(void) {
 /* A long sum looks for a stop before each piece. */
 static void test_stopped_sum(void) {
   float left[2] = { 1, 2 }, right[2] = { 3, 4 };
-  gb_lane lane = { GB_FLOAT32, GB_REDUCE_SUM, 2, NULL };
+  gb_lane lane = { GB_FLOAT32, GB_REDUCE_SUM, 2, NULL, NULL };
   gb_interrupt(contexts[0]);
   CHECK(gb_reduce_in_pieces(contexts[0], &lane, left, right, 2) == GB_EINTERRUPT && left[0] == 1);
   gb_interrupt_clear(contexts[0]);
@@ -350,7 +351,7 @@ static void test_counted_shards(void) {
 /* What collectives copy counts: a rank without room for it says so. Each is the first call of its job. */
 static void crowded(rank_job *job) {
   static float data[RANKS_MOST][512], out[RANKS_MOST][512];
-  gb_lane lane = { GB_FLOAT32, GB_REDUCE_SUM, 512, NULL };
+  gb_lane lane = { GB_FLOAT32, GB_REDUCE_SUM, 512, NULL, NULL };
   int64_t count = 512;
   gb_tensor *t = NULL;
   const char *what = job->what;

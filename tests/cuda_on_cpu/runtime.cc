@@ -515,8 +515,17 @@ int gb_rt_event_done(gb_event event, bool *done) {
   *done = false;
   if (int code = check_event(event, "cudaEventQuery")) return code;
   holding hold(device.lock);
-  for (gb_stream s : device.streams) /* it comes to pass also where another thread asks than that which gave the work */
-    if (s == event->state->stream && s->device == current) use(s);
+  /* it comes to pass also where another thread asks than those which gave the work that it hangs on */
+  gb_stream next = event->state->stream;
+  for (size_t i = 0; next && i <= device.streams.size(); i++) {
+    gb_stream s = next;
+    next = NULL;
+    for (gb_stream known : device.streams)
+      if (known == s && s->device == current) {
+        use(s);
+        if (!s->queue.empty() && s->queue.front().waits) next = s->queue.front().event->stream;
+      }
+  }
   pass();
   *done = event->state->done >= event->state->asked;
   return DONE;

@@ -1,4 +1,4 @@
--- device.lua - tensors and models on a GPU: sums are added in the host's memory, by the same tree.
+-- device.lua - tensors and models on a GPU: sums by the same tree, over NCCL where they lie, else in the host's memory.
 -- Run on the emulated device, on every rank of a job; the text is the same for every number of ranks.
 
 local gb = require "gibbous"
@@ -38,6 +38,15 @@ describe("dist on a GPU", function()
   end)
 end)
 
+local function text_of(model)
+  local text = {}
+  for _, p in ipairs(model:parameters()) do
+    text[#text + 1] = gb.to_bytes(p:detach():cpu()):gsub(".", function(c) return ("%02x"):format(c:byte()) end)
+  end
+  for _, b in model:named_buffers() do text[#text + 1] = table.concat(b:cpu():reshape(-1):tolist(), " ") end
+  return table.concat(text, " ")
+end
+
 local function train(name)
   gb.manual_seed(3)
   local precision = gb.amp.precision(name)
@@ -55,14 +64,46 @@ local function train(name)
     scaler:step(opt, { clip = 0.5 })
     scaler:update()
   end
-  for _, p in ipairs(model:parameters()) do
-    text[#text + 1] = gb.to_bytes(p:detach():cpu()):gsub(".", function(c) return ("%02x"):format(c:byte()) end)
-  end
-  for _, b in model:named_buffers() do text[#text + 1] = table.concat(b:cpu():reshape(-1):tolist(), " ") end
-  return table.concat(text, " ")
+  return table.concat(text, " ") .. text_of(model)
 end
 
-local text = train "32-true" .. train "16-mixed"
+-- Shards of unequal size, a part that only some shards use, float64, gradients that are held and that were there
+-- before, without an optimizer's slabs, and a round that is abandoned.
+local function train_oddly()
+  gb.manual_seed(4)
+  local model = nn.ModuleDict { first = nn.Linear(5, 300), second = nn.Linear(300, 3), seldom = nn.Linear(300, 3),
+                                wide = nn.Linear(3, 3):to("float64") }
+  model:to("cuda")
+  local ddp = nn.parallel.DataParallel(model, { shards = 8 })
+  local function loss_of(xs, ys)
+    local x = F.relu(model.first(xs))
+    local out = ys.shape[1] > 2 and model.second(x) + model.seldom(x) or model.second(x)
+    return F.cross_entropy(model.wide(out:to("float64")), ys)
+  end
+  local function backward(n)
+    local x, y = gb.randn(n, 5, on_device), gb.randint(0, 3, { n }):to("cuda")
+    return ddp:backward(loss_of, x, y)
+  end
+  local losses = {}
+  for step = 1, 3 do
+    ddp:no_sync(function() losses[#losses + 1] = backward(21) end)
+    losses[#losses + 1] = backward(19)
+    if step == 2 then losses[#losses + 1] = backward(6) end -- beside the gradients that are there
+    expect(pcall(function()
+      for _ in ddp:shards(gb.ones(8, 5, on_device)) do error("left") end
+    end)):to_be(false)
+    gb.no_grad(function()
+      for _, p in ipairs(model:parameters()) do
+        p:sub_(p.grad, { alpha = 0.1 })
+        p.grad = nil
+      end
+    end)
+  end
+  for i, loss in ipairs(losses) do losses[i] = ("%a"):format(loss) end
+  return table.concat(losses, " ") .. text_of(model)
+end
+
+local text = train "32-true" .. train "16-mixed" .. train_oddly()
 if arg and arg[1] == "text" then print("digest " .. text) end
 gb.test.finish()
 return text

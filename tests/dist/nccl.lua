@@ -2,7 +2,7 @@
 -- are begun in another order than they are waited for, and that go in pieces.
 
 local gb = require "gibbous"
-local dist = gb.dist
+local nn, F, dist = gb.nn, gb.nn.functional, gb.dist
 local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
 local early = gb.ones(2, { device = "cuda" })
 dist.init { timeout = 60 }
@@ -52,6 +52,52 @@ describe("a job over NCCL", function()
       out = dist.send(rank % 2 == 0 and near or far, to, { async = true })
       expect(dist.recv(rank % 2 == 0 and near or far, from):cpu()):to_equal_bits(grid(from))
       out:wait()
+    end
+  end)
+  it("adds up where the numbers lie, on the GPUs", function()
+    local before = dist.stats()
+    for _, dtype in ipairs { "float64", "float32", "float16", "bfloat16", "int64", "uint8" } do
+      local function grid(r) return ((gb.arange(6000):reshape(60, 100) + r) % 7):to(dtype) end
+      local sum, most = grid(0), grid(0)
+      for r = 1, size - 1 do sum, most = sum + grid(r), gb.maximum(most, grid(r)) end
+      expect(dist.all_reduce(grid(rank):to("cuda"):t()):cpu()):to_equal_bits(sum:t())
+      expect(dist.all_reduce(grid(rank):to("cuda"), "max", { async = true }):wait():cpu()):to_equal_bits(most)
+      local part = dist.reduce_scatter(gb.ones(400 * size, 3, { device = "cuda" }):to(dtype))
+      expect(part:cpu()):to_equal_bits((gb.ones(400, 3) * size):to(dtype))
+    end
+    local x = of(rank, 3000)
+    expect(dist.all_reduce(x:to("cuda"), "mean"):cpu()):to_equal_bits(dist.all_reduce(x:clone(), "mean"))
+    local flags = gb.arange(3000) % (rank + 2)
+    expect(dist.all_reduce(flags:to("cuda"), "or"):cpu()):to_equal_bits(dist.all_reduce(flags:clone(), "or"))
+    local bad = gb.zeros(3000)
+    if rank == size - 1 then bad[7] = 0 / 0 end
+    expect(dist.all_reduce(bad:to("cuda"), "max"):isnan():sum():item()):to_be(1)
+    expect(dist.stats().bytes_staged):to_be(before.bytes_staged)
+    expect(dist.stats().bytes_direct > before.bytes_direct):to_be(true)
+    dist.all_reduce(gb.ones(3, { device = "cuda" })) -- so few go with a packet
+    expect(dist.stats().bytes_staged - before.bytes_staged):to_be(24)
+  end)
+  it("moves no byte of gradients through the host", function()
+    for _, o in ipairs { { shards = 4 }, { order = "free" }, { shards = 4, overlap = false } } do
+      gb.manual_seed(1)
+      local net = nn.Sequential(nn.Linear(8, 700), nn.ReLU(), nn.Linear(700, 500), nn.Linear(500, 3)):to("cuda")
+      local ddp = nn.parallel.DataParallel(net, o)
+      local opt, bytes = gb.optim.SGD(net:parameters(), { lr = 0.1 }), 0
+      for _, p in ipairs(net:parameters()) do bytes = bytes + 4 * p:numel() end
+      for _ = 1, 3 do
+        local before = dist.stats()
+        opt:zero_grad()
+        ddp:backward(function(xs, ys) return F.cross_entropy(ddp(xs), ys) end, gb.randn(24, 8, { device = "cuda" }),
+          gb.randint(0, 3, { 24 }):to("cuda"))
+        opt:step()
+        local now = dist.stats()
+        expect(now.bytes_staged):to_be(before.bytes_staged)
+        local sent = now.bytes_direct - before.bytes_direct
+        if o.order then expect(now.bytes_summed - before.bytes_summed >= bytes):to_be(true)
+        elseif size == 2 then -- and what keeps parameters apart in a slab
+          expect(sent >= bytes and sent < bytes + 4096):to_be(true)
+        end
+      end
     end
   end)
   it("exchanges beside messages that other ranks are not ready for", function()

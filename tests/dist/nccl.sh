@@ -64,7 +64,7 @@ if gb.dist.rank() == 1 then
   if arg[1] then return gb.dist.finalize() end
   error("of rank 1")
 end
-gb.dist.all_reduce(gb.ones(3000))
+gb.dist.all_reduce(gb.ones(3000, { device = "cuda" }))
 LUA
 run 2 "$gibbous" "$folder/fails.lua"
 check "a rank that fails is told" '[ $bad = 2 ] && grep -q "rank 1 has left the job by a failure" "$folder/log.0"'
@@ -74,7 +74,7 @@ check "a rank that leaves is told" '[ $bad = 1 ] && grep -q "rank 1 has left the
 # ranks that are gone, or stopped
 for end in KILL.0 KILL.1 STOP.1; do
   signal=${end%.*} lost=${end#*.} other=$((1 - ${end#*.}))
-  start "$most" "$gibbous" "$dist/steps.lua" "$folder"
+  start "$most" "$gibbous" "$dist/steps.lua" "$folder" cuda
   tries=0
   while [ ! -s "$folder/0" ] || [ ! -s "$folder/1" ]; do
     sleep 0.1
