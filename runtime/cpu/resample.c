@@ -2,20 +2,53 @@
  *
  * The windows are found once, as a table; the gradient's table is the same one turned around, so both are one loop that
  * writes every element once, in a fixed order. Where elements beside each other share a window (inner dims) sums run
- * along them; else a row is brought into lanes and its elements are gathered. Traffic: x is read once per window it
- * lies in, mostly from cache, the result written once. */
+ * along them; else a row is brought into lanes and its elements are gathered: of float32, where windows follow one
+ * another closely, by permuting one or two vectors of the row. Traffic: x is read once per window it lies in, mostly
+ * from cache, the result written once. */
 #include <string.h>
 
 #include "base/resample.h"
 #include "cpu/scratch.h"
 #include "cpu/walk.h"
+#include "cpu/wide.h"
 
 /* Elements side by side from which sums run along them. */
 enum { LEAST_INNER = 16 };
 
+/* The longest windows that are read by permutations. */
+enum { MOST_PERMUTED = 32 };
+
+/* Pieces between two looks for a stop. */
+enum { PIECES_AT_ONCE = 64 };
+
+/* Levels that permute a vector by numbers in another. */
+#if defined(__AVX512BW__) || defined(GB_WIDE_AVX2)
+enum { PERMUTES = 1 };
+#else
+enum { PERMUTES = 0 };
+#endif
+
+/* Elements o .. end - 1 of a float32 row. vectors > 0: they are GB_VECTOR, whose windows of `count` elements begin
+ * within so many vectors from `from` on; the lanes they begin at are pick[0], the weights of element k of each window
+ * weight[k]. 0: gathered one by one. */
+typedef struct piece {
+  int64_t o, end, from, count;
+  const gb_vector_bits *pick;
+  const gb_vector *weight;
+  int vectors;
+} piece;
+
 /* What element o of the result reads: elements first[o] .. of the row, their weights from weight[begin[o]] to
- * weight[begin[o + 1]]. Windows from o to same[o] - 1 have as many elements. */
-typedef struct table { int64_t *first, *begin, *same; double *weight; float *weight32; } table;
+ * weight[begin[o + 1]]. Windows from o to same[o] - 1 have as many elements. pieces: a float32 row from its start. */
+typedef struct table {
+  int64_t *first, *begin, *same;
+  double *weight;
+  float *weight32;
+  piece *pieces;
+  gb_vector_bits *pick;
+  gb_vector *picked;
+  int64_t count, picks, weights; /* how many of pieces, pick and picked are filled */
+} table;
 
 /* One resampling as all its chunks see it: x [outer, n, inner] -> y [outer, m, inner]. */
 typedef struct job {
@@ -35,9 +68,15 @@ static bool table_work(int64_t windows, int64_t weights) {
   return gb_work(windows * WINDOW_STEP + weights * WEIGHT_STEP);
 }
 
+/* gb_resample_bounds_of, as one function for all: copies of it in several loops may be contracted to fused operations
+ * each in its own way, and where a window ends on an element, would disagree about it. */
+static __attribute__((noinline)) gb_resample_window bounds_of(const gb_resampling *r, int64_t o) {
+  return gb_resample_bounds_of(r, o);
+}
+
 /* gb_resample_window_of, which may be as long as the row. */
 static gb_resample_window window_of(const gb_resampling *r, int64_t o) {
-  gb_resample_window w = gb_resample_bounds_of(r, o);
+  gb_resample_window w = bounds_of(r, o);
   for (int64_t k = 0; r->antialias && k < w.count && !table_work(0, 1); k++)
     w.total += gb_resample_smooth(r, w.centre, w.first + k);
   return w;
@@ -61,11 +100,11 @@ static void fill_backward(const gb_resampling *r, table *t) {
   int64_t low = 0, high = 0, at = 0;
   for (int64_t i = 0; i < r->in; i++) {
     for (; low < r->out; low++) {
-      gb_resample_window w = gb_resample_bounds_of(r, low);
+      gb_resample_window w = bounds_of(r, low);
       if (table_work(1, 0)) return;
       if (w.first + w.count > i) break;
     }
-    for (; high < r->out && gb_resample_bounds_of(r, high).first <= i; high++)
+    for (; high < r->out && bounds_of(r, high).first <= i; high++)
       if (table_work(1, 0)) return;
     t->first[i] = low;
     t->begin[i] = at;
@@ -83,13 +122,71 @@ static void fill_backward(const gb_resampling *r, table *t) {
 /* The weights of all windows together, of some of them once a stop is asked for. */
 static int64_t count_weights(const gb_resampling *r) {
   int64_t count = 0;
-  for (int64_t o = 0; o < r->out && !table_work(1, 0); o++) count += gb_resample_bounds_of(r, o).count;
+  for (int64_t o = 0; o < r->out && !table_work(1, 0); o++) count += bounds_of(r, o).count;
   return count;
+}
+
+/* Elements from o on as a piece by permutations, if their windows lie close enough within a row of n. */
+static bool permuted_piece(table *t, int64_t n, int64_t o) {
+  int64_t count = t->begin[o + 1] - t->begin[o], span = t->first[o + GB_VECTOR - 1] - t->first[o];
+  int vectors = span < GB_VECTOR ? 1 : 2;
+  int64_t last = n - count + 1 - vectors * GB_VECTOR, from = t->first[o] < last ? t->first[o] : last;
+  if (count > MOST_PERMUTED || span >= GB_WIDE || last < 0) return false;
+  t->pieces[t->count++] = (piece){ o, o + GB_VECTOR, from, count, t->pick + t->picks, t->picked + t->weights, vectors };
+  for (int64_t lane = 0; lane < GB_VECTOR && !table_work(0, count); lane++) {
+    t->pick[t->picks][lane] = (uint32_t)(t->first[o + lane] - from);
+    for (int64_t k = 0; k < count; k++)
+      t->picked[t->weights + k][lane] = (float)t->weight[t->begin[o + lane] + k];
+  }
+  t->picks++, t->weights += count;
+  return true;
+}
+
+/* Elements o .. end - 1 one by one, in pieces of a tile, with those before them if these are too. */
+static void add_gathered(table *t, int64_t o, int64_t end) {
+  for (int64_t stop; o < end && !table_work(1, 0); o = stop) {
+    piece *p = t->count > 0 ? t->pieces + t->count - 1 : NULL;
+    stop = end - o < GB_TILE ? end : o + GB_TILE;
+    if (p && p->vectors == 0 && stop - p->o <= GB_TILE) p->end = stop;
+    else t->pieces[t->count++] = (piece){ .o = o, .end = stop };
+  }
+}
+
+/* Pieces of rows of n for m results: vectors of windows of one length, of which the last of a run begins early enough
+ * to end with it, and writes some elements a second time. */
+static void fill_pieces(table *t, int64_t n, int64_t m) {
+  for (int64_t o = 0, stop; o < m && !table_work(1, 0); o = stop) {
+    stop = t->same[o];
+    int64_t at = o;
+    for (; PERMUTES && stop - o >= GB_VECTOR && at < stop && !table_work(1, 0); at += GB_VECTOR)
+      if (!permuted_piece(t, n, stop - at < GB_VECTOR ? stop - GB_VECTOR : at)) break;
+    add_gathered(t, at, stop);
+  }
 }
 
 /* ====} */
 
 /* {==== the loops ==== */
+
+/* n float32 elements of a sum of `count` rows, each `inner` elements after the one before it. */
+static void sum_float_rows(float *restrict y, const float *restrict x, int64_t inner, int64_t n,
+                           const float *restrict weight, int64_t count) {
+  const float *x1 = x + inner, *x2 = x1 + inner, *x3 = x2 + inner;
+  if (count == 1)
+    for (int64_t i = 0; i < n; i++) y[i] = 0 + x[i] * weight[0];
+  else if (count == 2)
+    for (int64_t i = 0; i < n; i++) y[i] = 0 + x[i] * weight[0] + x1[i] * weight[1];
+  else if (count == 4)
+    for (int64_t i = 0; i < n; i++)
+      y[i] = 0 + x[i] * weight[0] + x1[i] * weight[1] + x2[i] * weight[2] + x3[i] * weight[3];
+  else {
+    memset(y, 0, (size_t)n * sizeof *y);
+    for (int64_t k = 0; k < count && !gb_work(n); k++)
+      for (int64_t i = 0; i < n; i++) y[i] += x[k * inner + i] * weight[k];
+    return;
+  }
+  gb_work(n * count);
+}
 
 /* Row `row` of `inner` elements side by side, a tile of them at a time. */
 static void sum_rows(const job *j, int64_t row) {
@@ -100,6 +197,11 @@ static void sum_rows(const job *j, int64_t row) {
   char *to = gb_data(j->y) + row * j->inner * (int64_t)gb_dtype_bytes((gb_dtype)j->y->dtype);
   for (int64_t at = 0; at < j->inner; at += GB_TILE) {
     int64_t n = j->inner - at < GB_TILE ? j->inner - at : GB_TILE;
+    if (j->x->dtype == GB_FLOAT32 && j->y->dtype == GB_FLOAT32) {
+      const float *from = (const float *)(const void *)gb_data(j->x) + (outer * j->n + j->t.first[o]) * j->inner + at;
+      sum_float_rows((float *)(void *)to + at, from, j->inner, n, j->t.weight32 + j->t.begin[o], count);
+      continue;
+    }
     memset(sum, 0, (size_t)n * gb_lane_bytes(j->lane));
     for (int64_t k = 0; k < count && !gb_work(n); k++) {
       const char *from = gb_data(j->x) + ((outer * j->n + j->t.first[o] + k) * j->inner + at) * xb;
@@ -138,6 +240,44 @@ GATHER(gather_f32, float, weight32)
 GATHER(gather_f64, double, weight)
 #undef GATHER
 
+/* A piece by permutations. The lanes of two vectors are numbered on. */
+GB_ALWAYS_INLINE void permute(const piece *p, float *restrict y, const float *restrict x, int64_t count, bool two) {
+  gb_vector sum = { 0 }, low, high;
+  for (int64_t k = 0; k < count; k++) {
+    memcpy(&low, x + p->from + k, sizeof low);
+    if (two) memcpy(&high, x + p->from + k + GB_VECTOR, sizeof high);
+    sum += (two ? __builtin_shuffle(low, high, *p->pick) : __builtin_shuffle(low, *p->pick)) * p->weight[k];
+  }
+  memcpy(y + p->o, &sum, sizeof sum);
+}
+
+/* Pieces from p on that are alike; returns the first that is not. Nearest and linear modes, nearly all there is, have
+ * loops of their own. */
+static const piece *permute_alike(const piece *p, const piece *end, float *y, const float *x) {
+  const int64_t count = p->count, vectors = p->vectors;
+#define ALIKE(loop_count, two) for (; p < end && p->count == count && p->vectors == vectors; p++) \
+    permute(p, y, x, loop_count, two)
+  if (vectors == 1 && count == 1) ALIKE(1, false);
+  else if (vectors == 1 && count == 2) ALIKE(2, false);
+  else if (vectors == 1) ALIKE(count, false);
+  else if (count == 2) ALIKE(2, true);
+  else if (count == 4) ALIKE(4, true);
+  else ALIKE(count, true);
+#undef ALIKE
+  return p;
+}
+
+/* A float32 row by its pieces. */
+static void gather_pieces(const job *j, float *y, const float *x) {
+  const piece *p = j->t.pieces, *end = p + j->t.count;
+  while (p < end) {
+    const piece *next = end - p < PIECES_AT_ONCE ? end : p + PIECES_AT_ONCE, *first = p;
+    if (p->vectors > 0) p = permute_alike(p, next, y, x);
+    else gather_f32(&j->t, y, x, p->o, p->end, 1), p++;
+    if (gb_work(j->t.begin[p[-1].end] - j->t.begin[first->o])) return;
+  }
+}
+
 /* Row `row` of m elements, each a few side by side: where it lies, or brought into lanes as a whole. */
 static void gather_row(const job *j, int64_t row, char *room) {
   const gb_dtype lane = gb_lane_dtype(j->lane), from = (gb_dtype)j->x->dtype, to = (gb_dtype)j->y->dtype;
@@ -146,7 +286,8 @@ static void gather_row(const job *j, int64_t row, char *room) {
   char *y = gb_data(j->y) + row * to_count * (int64_t)gb_dtype_bytes(to), *sums = to == lane ? y
       : room + from_count * bytes;
   if (from != lane) gb_lane_load(j->lane, room, x, from, 1, from_count), x = room;
-  for (int64_t o = 0, end; o < j->m; o = end) {
+  if (j->t.pieces) gather_pieces(j, (float *)(void *)sums, (const float *)(const void *)x);
+  for (int64_t o = j->t.pieces ? j->m : 0, end; o < j->m; o = end) {
     end = j->m - o < GB_TILE ? j->m : o + GB_TILE;
     if (gb_work((j->t.begin[end] - j->t.begin[o]) * j->inner)) return;
     if (j->lane == GB_LANE_F32)
@@ -175,12 +316,22 @@ static gb_status open_job(job *j, int64_t weights, int64_t chunks) {
   size_t first = gb_scratch_take(&shared, j->m * 8), begin = gb_scratch_take(&shared, (j->m + 1) * 8);
   size_t same = gb_scratch_take(&shared, j->m * 8);
   size_t weight = gb_scratch_take(&shared, weights * 8), weight32 = gb_scratch_take(&shared, weights * 4);
+  const bool cut = j->lane == GB_LANE_F32 && j->inner == 1;
+  size_t pieces = 0, pick = 0, picked = 0;
+  if (cut) {
+    int64_t most = 4 * (j->m / GB_VECTOR) + 2 * (j->m / GB_TILE) + 2;
+    pieces = gb_scratch_take(&shared, most * (int64_t)sizeof(piece));
+    pick = gb_scratch_take(&shared, 2 * j->m * 4), picked = gb_scratch_take(&shared, 2 * weights * 4);
+  }
   if (j->inner < LEAST_INNER) gb_scratch_take(&room, (j->n + j->m) * j->inner * (int64_t)gb_lane_bytes(j->lane));
   GB_TRY(gb_scratch_open_chunks(j->call, shared, room, chunks, &j->scratch));
   char *base = j->scratch.shared;
-  j->t = (table){ (int64_t *)(void *)(base + first), (int64_t *)(void *)(base + begin),
-                  (int64_t *)(void *)(base + same), (double *)(void *)(base + weight),
-                  (float *)(void *)(base + weight32) };
+  j->t = (table){ .first = (int64_t *)(void *)(base + first), .begin = (int64_t *)(void *)(base + begin),
+                  .same = (int64_t *)(void *)(base + same), .weight = (double *)(void *)(base + weight),
+                  .weight32 = (float *)(void *)(base + weight32) };
+  if (!cut) return GB_OK;
+  j->t.pieces = (piece *)(void *)(base + pieces);
+  j->t.pick = (gb_vector_bits *)(void *)(base + pick), j->t.picked = (gb_vector *)(void *)(base + picked);
   return GB_OK;
 }
 
@@ -196,6 +347,7 @@ static bool fill_table(job *j, const gb_resampling *r, bool backward) {
     bool alike = o + 1 < j->m && begin[o + 2] - begin[o + 1] == begin[o + 1] - begin[o];
     j->t.same[o] = alike ? j->t.same[o + 1] : o + 1;
   }
+  if (j->t.pieces && !gb_was_stopped(j->call)) fill_pieces(&j->t, j->n, j->m);
   return !gb_was_stopped(j->call);
 }
 
