@@ -101,6 +101,15 @@ enum { STRIP = GB_SCAN_THREADS * GB_LANES };
 /* What a part of a row makes of the s behind it: sum + factor * s. */
 struct gradient_part { double factor, sum; };
 
+/* What has been seen of a row: products so small that factors may have lost digits in them, and numbers so large that
+ * they would bring such a loss to light. A product of parts may be small where none of one by one is. */
+struct gradient_range { bool small, large; };
+
+static GB_DEVICE void look_at(gradient_range *seen, double product) {
+  seen->small |= fabs(product) < 1e-289;
+  seen->large |= fabs(product) > 1e16;
+}
+
 static GB_DEVICE gradient_part joined(gradient_part first, gradient_part behind) {
   return gradient_part{ first.factor * behind.factor, first.sum + first.factor * behind.sum };
 }
@@ -108,7 +117,7 @@ static GB_DEVICE gradient_part joined(gradient_part first, gradient_part behind)
 /* s of the strip that begins at `first`, from that behind it in *rest, which becomes the strip's first. Threads join
  * their four with those of the threads behind. */
 static __device__ void sum_strip(const gb_rows &grad, int64_t g, const gb_rows &x, int64_t from, int64_t first,
-                                 double *s, double *rest) {
+                                 double *s, double *rest, gradient_range *seen) {
   GB_SHARED(gradient_part, part, [GB_SCAN_THREADS]);
   const int thread = (int)threadIdx.x;
   gradient_part own[GB_LANES], all = { 1, 0 };
@@ -116,16 +125,18 @@ static __device__ void sum_strip(const gb_rows &grad, int64_t g, const gb_rows &
     int64_t i = first + (int64_t)thread * GB_LANES + l;
     own[l] = gradient_part{ 1, 0 };
     if (i < x.length) {
-      own[l].factor = i + 1 < x.length ? gb_row_load<double>(x, from, i + 1) : 0;
+      own[l].factor = i + 1 < x.length ? gb_row_load<double>(x, from, i + 1) : 1; /* the last one meets 0 */
       own[l].sum = gb_row_load<double>(grad, g, i);
     }
     all = joined(own[l], all);
   }
+  look_at(seen, all.factor);
   for (int by = 1; by < GB_SCAN_THREADS; by *= 2) {
     __syncthreads(); /* what was there has been read */
     part[thread] = all;
     __syncthreads();
     if (thread + by < GB_SCAN_THREADS) all = joined(all, part[thread + by]);
+    look_at(seen, all.factor);
   }
   __syncthreads();
   part[thread] = all;
@@ -136,13 +147,14 @@ static __device__ void sum_strip(const gb_rows &grad, int64_t g, const gb_rows &
   for (int l = GB_LANES - 1; l >= 0; l--) {
     int64_t i = first + (int64_t)thread * GB_LANES + l;
     behind = own[l].sum + own[l].factor * behind;
+    seen->large |= fabs(behind) > 1e16;
     if (i < x.length) s[i] = behind;
   }
 }
 
 /* dx of a strip from its s and the product of all before it, which becomes that of all before the next. */
 static __device__ bool multiply_strip(const gb_rows &x, int64_t from, const gb_rows &dx, int64_t to, int64_t first,
-                                      const double *s, double *before) {
+                                      const double *s, double *before, gradient_range *seen) {
   double own[GB_LANES], all = 1, total;
   bool finite = true;
   for (int l = 0; l < GB_LANES; l++) {
@@ -150,7 +162,10 @@ static __device__ bool multiply_strip(const gb_rows &x, int64_t from, const gb_r
     own[l] = i < x.length ? gb_row_load<double>(x, from, i) : 1;
     all *= own[l];
   }
-  double product = *before * gb_block_scan(all, 1.0, gb_scan_fold<gb_scan_numbers<multiplied<double>>>(), &total);
+  double product = gb_block_scan(all, 1.0, gb_scan_fold<gb_scan_numbers<multiplied<double>>>(), &total);
+  look_at(seen, product);
+  product *= *before;
+  look_at(seen, product);
   *before *= total;
   for (int l = 0; l < GB_LANES; l++) {
     int64_t i = first + (int64_t)threadIdx.x * GB_LANES + l;
@@ -164,19 +179,21 @@ static __device__ bool multiply_strip(const gb_rows &x, int64_t from, const gb_r
   return finite;
 }
 
-/* A block to a row. Products are joined in another order than one by one, and so may leave the range of float64 where
- * those do not: such a row is done once more by one thread. */
+/* A block to a row. Products are joined in another order than one by one, and so may leave the range of float64, at
+ * either end, where those do not: such a row is done once more by one thread. */
 static __global__ void __launch_bounds__(GB_SCAN_THREADS) product_gradient(gb_rows grad, gb_rows x, gb_rows dx,
                                                                            double *sums) {
   for (int64_t row = blockIdx.x; row < x.count; row += gridDim.x) {
     int64_t g = gb_at(grad.outer, row), from = gb_at(x.outer, row), to = gb_at(dx.outer, row);
     double *s = sums + row * x.length, rest = 0, before = 1;
+    gradient_range seen = { false, false };
     int broken = 0;
     for (int64_t first = (x.length - 1) / STRIP * STRIP; first >= 0; first -= STRIP)
-      sum_strip(grad, g, x, from, first, s, &rest);
+      sum_strip(grad, g, x, from, first, s, &rest, &seen);
     for (int64_t first = 0; first < x.length; first += STRIP)
-      broken |= !multiply_strip(x, from, dx, to, first, s, &before);
-    broken = gb_block_reduce<gb_most_of>(broken, 0);
+      broken |= !multiply_strip(x, from, dx, to, first, s, &before, &seen);
+    int small = gb_block_reduce<gb_most_of>((int)seen.small, 0), large = gb_block_reduce<gb_most_of>((int)seen.large, 0);
+    broken = gb_block_reduce<gb_most_of>(broken, 0) || (small && large);
     if (broken && threadIdx.x == 0) product_gradient_row(grad, x, dx, row_sums{ s, 1 }, row);
   }
 }

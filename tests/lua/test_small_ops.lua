@@ -256,6 +256,14 @@ describe("running products", function()
     x:cumprod(2):narrow(2, 1, 1):sum():backward() -- the other products are infinite, and have no part in it
     same(x.grad:sum(2):tolist(), { 1.0, 1.0 })
   end)
+  it("have the true gradient where only products of some factors vanish", function()
+    local list, by = {}, {}
+    for i = 1, 300 do list[i], by[i] = 1.0, i == 300 and 1.0 or 0.0 end
+    list[2], list[101], list[102], list[201] = 2.0 ^ 900, 2.0 ^ -700, 2.0 ^ -600, 2.0 ^ 500 -- 2 ^ 100 in all
+    local x = gb.tensor(list, { dtype = "float64" }):requires_grad_()
+    local g = gb.grad(x:cumprod(1), x, { grad_outputs = gb.tensor(by, { dtype = "float64" }) }):tolist()
+    for i, factor in ipairs(list) do same(g[i], 2.0 ^ 100 / factor) end
+  end)
   it("in place, of integers in their own dtype", function()
     same(gb.tensor({ 1, 2, 3 }, { dtype = "int32" }):cumprod_(1):tolist(), { 1, 2, 6 })
     expect(gb.tensor({ 1, 2, 3 }, { dtype = "int16" }):cumsum_(1).dtype):to_be("int16")
