@@ -192,7 +192,8 @@ static __global__ void __launch_bounds__(GB_SCAN_THREADS) product_gradient(gb_ro
       sum_strip(grad, g, x, from, first, s, &rest, &seen);
     for (int64_t first = 0; first < x.length; first += STRIP)
       broken |= !multiply_strip(x, from, dx, to, first, s, &before, &seen);
-    int small = gb_block_reduce<gb_most_of>((int)seen.small, 0), large = gb_block_reduce<gb_most_of>((int)seen.large, 0);
+    int small = gb_block_reduce<gb_most_of>((int)seen.small, 0);
+    int large = gb_block_reduce<gb_most_of>((int)seen.large, 0);
     broken = gb_block_reduce<gb_most_of>(broken, 0) || (small && large);
     if (broken && threadIdx.x == 0) product_gradient_row(grad, x, dx, row_sums{ s, 1 }, row);
   }
