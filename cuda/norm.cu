@@ -273,6 +273,9 @@ template <int PER> __global__ void __launch_bounds__(gb_most_threads(PER),
   gb_share share = worker_share(job);
   float dweight[PER] = {}, dbias[PER] = {};
   for (int64_t row = worker; row < job.x.count; row += gb_rows_at_once()) {
+    /* before this row is waited for */
+    gb_row_ask(job.grad, row + gb_rows_at_once(), share);
+    gb_row_ask(job.x, row + gb_rows_at_once(), share);
     float grad[PER], normal[PER], weight[GB_LANES], plain = 0, along = 0,
         mean = job.mean ? ((const float *)job.mean)[row] : (float)0;
     float rstd = ((const float *)job.rstd)[row];

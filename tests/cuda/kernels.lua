@@ -34,8 +34,9 @@ end
 
 -- Rows: the kernel; threads of a block; bytes of shared memory that its launch gives; the registers that it may take
 -- (more lower the warps that fit below what it was written for); wide: it must move 16 bytes at once, both ways or by
--- loads; tensor: it must have the instructions of Tensor Cores and of copies that go on meanwhile; depth: its hot loop
--- lies within so many, with itself (1). why: what the rules do not allow, and stays.
+-- loads; tensor: it must have the instructions of Tensor Cores and of copies that go on meanwhile; ahead: its hot
+-- loop asks for so many lines of memory before it loads what it works on; depth: its hot loop lies within so many, with
+-- itself (1). why: what the rules do not allow, and stays.
 local hot = {
   attend_backward = {
     pass("gb_short_products<true>", 64, 3, true, 168), pass("gb_short_products<true>", 64, 4, true, 128),
@@ -52,8 +53,8 @@ local hot = {
     { "norm_held<4>", 128, wide = "both" },
     { "norm_held<16>", 512, most = 128, wide = "both" },
     { "norm_held<32>", 128, most = 128, wide = "both" },
-    { "norm_backward_held<4>", 128, wide = "both" },
-    { "norm_backward_held<16>", 512, most = 128, wide = "both" },
+    { "norm_backward_held<4>", 128, wide = "both", ahead = 2 },
+    { "norm_backward_held<16>", 512, most = 128, wide = "both", ahead = 2 },
     { "sum_parts<float>", 1024 },
     { "apply_channels<float>", 256 },
     { "differentiate_channels<float>", 256 },
@@ -390,7 +391,8 @@ local function survey(lines, hot_depth)
   local code, labels = parse(lines)
   local depth = depths_of(code, labels)
   local found = { loads = 0, stores = 0, tensor = 0, matrices = 0, copies = 0, calls = 0, wide_divisions = 0,
-    doubles = 0, late = 0 }
+    doubles = 0, late = 0, ahead = 0 }
+  local loaded = false
   local starts = { [1] = true, [#code + 1] = true } -- of pieces that run from their first instruction to their last
   for _, at in pairs(labels) do starts[at] = true end
   for i, at in ipairs(code) do
@@ -419,6 +421,8 @@ local function survey(lines, hot_depth)
     add("wide_divisions", callee and callee:match("_[su]64"))
     add("calls", callee and not callee:match("_[su]64"))
     add("doubles", looped and is_double(op))
+    loaded = loaded or looped and op:match("^LDG%.E%.64") or looped and op:match("^LDG%.E%.128")
+    add("ahead", looped and not loaded and op:match("^CCTL%.E%.PF2"))
   end
   return found
 end
@@ -549,6 +553,9 @@ local function judge(kernel, now, before, same_nvcc, seen)
   end
   if kernel.wide and (now.loads == 0 or kernel.wide == "both" and now.stores == 0) then
     finding("%s: %d loads and %d stores of 16 bytes", name, now.loads, now.stores)
+  end
+  if kernel.ahead and now.ahead < kernel.ahead then
+    finding("%s: %d lines of memory asked for ahead, of %d", name, now.ahead, kernel.ahead)
   end
   if kernel.tensor and (now.tensor == 0 or now.matrices == 0 or now.copies == 0) then
     finding("%s: %d HMMA.16816, %d LDSM, %d LDGSTS", name, now.tensor, now.matrices, now.copies)
