@@ -223,6 +223,21 @@ describe("recurrent layers", function()
       end
     end
   end)
+  it("have the gradients of the last state alone, once and with a graph of their own", function()
+    for _, kind in ipairs { "LSTM", "GRU", "RNN" } do
+      local module = nn[kind](3, 4, { num_layers = 2, dtype = "float64" })
+      local x = gb.randn({ 5, 2, 3 }, { dtype = "float64" }):requires_grad_()
+      local function slopes(of_y, o)
+        local y, last = module(x)
+        local h = of_y and y:select(1, 5) or (kind == "LSTM" and last[1] or last):select(1, 2) -- the same numbers
+        return gb.grad((h ^ 2):sum(), { x, module.weight_hh_l0 }, o)
+      end
+      local want = slopes(true)
+      for _, found in ipairs { slopes(false), slopes(false, { create_graph = true }) } do
+        for i, slope in ipairs(found) do expect(slope):to_be_close(want[i], 1e-14) end
+      end
+    end
+  end)
   it("begin with one tensor for both states, whose gradient is that of both, twice too", function()
     local net, state = nn.LSTM(2, 3, { dtype = "float64" }), gb.randn({ 1, 2, 3 }, { dtype = "float64" })
     local x = gb.randn({ 4, 2, 2 }, { dtype = "float64" })
