@@ -1,7 +1,8 @@
 /* ops/vision.c - images and the windows of them, whole channels dropped or normalised, and bags of embeddings.
  *
- * All but resample are made of other ops, so they run on every device and have the gradients of what they are made of.
- * resample computes one dimension of interpolate; it is linear, so its gradient's gradient is itself. */
+ * All but resample and sum_taps are made of other ops, so they run on every device and have the gradients of what they
+ * are made of. resample computes one dimension of interpolate; it is linear, so its gradient's gradient is itself.
+ * sum_taps reads what grid_sample found on the CPU; a sum that many places add to has an order there without sorting. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -453,7 +454,7 @@ static gb_status interpolate_compose(gb_op_call *call) {
 /* {==== grid_sample and affine_grid ==== */
 
 /* A grid's places along one dim of x, of `size` elements: what grid_sample reads there. */
-enum { MOST_TAPS = 4, MOST_PLACES = 3 };
+enum { MOST_TAPS = 4, MOST_PLACES = 3, MOST_SUMMED = 16 }; /* bicubic has 4 x 4, three dims have 2 x 2 x 2 */
 typedef struct taps { int count; gb_tensor *index[MOST_TAPS], *outside[MOST_TAPS], *weight[MOST_TAPS]; } taps;
 
 /* x - floor(x / by) * by for x >= 0, as a triangle that goes up and down again: reflection at 0 and at by. */
@@ -570,6 +571,114 @@ static gb_tensor *gathered(gb_chain *c, gb_tensor *image, bool padded, const tap
   return sum;
 }
 
+/* x [n, c, l], index and weight [n, taps, places]. */
+static gb_status taps_check(gb_op_call *call, const gb_tensor *x, const gb_tensor *index, const gb_tensor *weight) {
+  if (x->ndim != 3 || index->ndim != 3 || weight->ndim != 3 || index->shape[0] != x->shape[0] || index->shape[1] < 1 ||
+      memcmp(index->shape, weight->shape, 3 * sizeof *index->shape))
+    return gb_call_fail(call, GB_ESHAPE, "x is [n, c, l], index and weight are [n, t, p] with t from 1 on");
+  if ((x->dtype != GB_FLOAT32 && x->dtype != GB_FLOAT64) || weight->dtype != x->dtype || index->dtype != GB_INT64)
+    return gb_call_fail(call, GB_EDTYPE, "x and weight are both float32 or float64, index is int64");
+  if (!gb_is_contiguous(x) || !gb_is_contiguous(index) || !gb_is_contiguous(weight))
+    return gb_call_fail(call, GB_EINVAL, "x, index and weight are contiguous; use contiguous()");
+  return GB_OK;
+}
+
+static gb_status sum_taps_check(gb_op_call *call) {
+  const gb_in_sum_taps *in = GB_IN(call, sum_taps);
+  GB_TRY(taps_check(call, in->x, in->index, in->weight));
+  const int64_t shape[3] = { in->x->shape[0], in->x->shape[1], in->index->shape[2] };
+  return gb_call_output(call, GB_OUT_AT(sum_taps, y), 3, shape, (gb_dtype)in->x->dtype);
+}
+
+static gb_status sum_taps_backward_check(gb_op_call *call) {
+  const gb_in_sum_taps_backward *in = GB_IN(call, sum_taps_backward);
+  const gb_attrs_sum_taps_backward *attrs = GB_ATTRS(call, sum_taps_backward);
+  GB_TRY(taps_check(call, in->x, in->index, in->weight));
+  const int64_t shape[3] = { in->x->shape[0], in->x->shape[1], in->index->shape[2] };
+  if (in->grad->ndim != 3 || memcmp(in->grad->shape, shape, sizeof shape) || in->grad->dtype != in->x->dtype ||
+      !gb_is_contiguous(in->grad))
+    return gb_call_fail(call, GB_ESHAPE, "grad is contiguous [n, c, p] of x's dtype");
+  if (attrs->needs_x.integer)
+    GB_TRY(gb_call_output(call, GB_OUT_AT(sum_taps_backward, dx), 3, in->x->shape, (gb_dtype)in->x->dtype));
+  if (!attrs->needs_weight.integer) return GB_OK;
+  return gb_call_output(call, GB_OUT_AT(sum_taps_backward, dweight), 3, in->weight->shape, (gb_dtype)in->x->dtype);
+}
+
+/* Both gradients by ops that have gradients themselves. */
+static gb_status taps_composed(gb_grad_call *grad, gb_tensor *g) {
+  const gb_in_sum_taps *saved = GB_SAVED(grad, sum_taps);
+  gb_tensor *x = saved->x, *index = saved->index, *none = NULL;
+  const int64_t n = x->shape[0], channels = x->shape[1], l = x->shape[2], t = index->shape[1], p = index->shape[2];
+  const int64_t line[3] = { n, 1, t * p }, all[3] = { n, channels, t * p }, each[4] = { n, channels, t, p };
+  const int64_t one[4] = { n, channels, 1, p }, weights[4] = { n, 1, t, p };
+  gb_status status = GB_OK;
+  gb_chain c, w; /* dx, dweight */
+  gb_chain_begin(&c, grad->context);
+  gb_tensor *at = expanded(&c, shaped(&c, index, 3, line), 3, all), *up = shaped(&c, g, 4, one);
+  if (GB_NEEDS(grad, sum_taps, weight)) {
+    gb_chain_begin(&w, grad->context);
+    w.status = c.status;
+    gb_tensor *zero = constant(&w, x, 3, (int64_t[]){ n, channels, 1 }, 0);
+    gb_tensor *value = GB_CHAIN(&w, gather, .x = joined(&w, (gb_tensor *[]){ x, zero }, 2, 2), .dim = gb_attr_int(2),
+                                .index = at);
+    gb_tensor *y = GB_CHAIN(&w, sum, .x = product(&w, shaped(&w, value, 4, each), up),
+                            .dim = gb_attr_ints(1, &(int64_t){ 1 }));
+    status = gb_chain_end(&w, y, &GB_GRAD_IN(grad, sum_taps)->weight);
+    if (c.status == GB_OK) c.status = status;
+  }
+  if (!GB_NEEDS(grad, sum_taps, x) || c.status != GB_OK) {
+    gb_chain_end(&c, c.status == GB_OK ? g : NULL, &none);
+    gb_drop(&none);
+    return status;
+  }
+  gb_tensor *zero = GB_CHAIN(&c, contiguous, .x = constant(&c, x, 3, (int64_t[]){ n, channels, l + 1 }, 0));
+  gb_tensor *shares = shaped(&c, product(&c, up, shaped(&c, saved->weight, 4, weights)), 3, all);
+  gb_tensor *sums = GB_CHAIN(&c, scatter_add, .x = zero, .dim = gb_attr_int(2), .index = at, .source = shares);
+  return gb_chain_end(&c, part(&c, sums, 2, 0, l), &GB_GRAD_IN(grad, sum_taps)->x);
+}
+
+static gb_status sum_taps_gradient(gb_grad_call *grad) {
+  const gb_in_sum_taps *saved = GB_SAVED(grad, sum_taps);
+  gb_out_sum_taps_backward made = { 0 };
+  gb_tensor *g = NULL;
+  if (grad->create_graph) return taps_composed(grad, GB_GRAD_OUT(grad, sum_taps)->y);
+  GB_TRY(gb_op_contiguous(grad->context, GB_GRAD_OUT(grad, sum_taps)->y, &g));
+  gb_status status = GB_RUN(grad->context, sum_taps_backward, &made.dx, .grad = g, .x = saved->x,
+                            .index = saved->index, .weight = saved->weight,
+                            .needs_x = gb_attr_int(GB_NEEDS(grad, sum_taps, x)),
+                            .needs_weight = gb_attr_int(GB_NEEDS(grad, sum_taps, weight)));
+  gb_drop(&g);
+  GB_GRAD_IN(grad, sum_taps)->x = made.dx, GB_GRAD_IN(grad, sum_taps)->weight = made.dweight;
+  return status;
+}
+
+/* The same sum as gathered's, by one op. */
+static gb_tensor *tapped(gb_chain *c, gb_tensor *image, const taps *by_dim, const int64_t *sizes, int count) {
+  gb_tensor *index[MOST_SUMMED], *weight[MOST_SUMMED];
+  int which[MOST_PLACES] = { 0 }, summed = 0;
+  if (c->status != GB_OK) return NULL;
+  gb_device device = image->storage->device;
+  gb_tensor *last = gb_chain_full(c, GB_INT64, 0, NULL, device, (double)image->shape[2]);
+  for (int i = 0; i >= 0 && c->status == GB_OK; summed++) {
+    gb_tensor *at = by_dim[0].index[which[0]], *share = by_dim[0].weight[which[0]];
+    gb_tensor *outside = by_dim[0].outside[which[0]];
+    for (i = 1; i < count; i++) {
+      gb_tensor *own = by_dim[i].weight[which[i]];
+      gb_tensor *width = gb_chain_full(c, GB_INT64, 0, NULL, device, (double)sizes[i]);
+      at = total(c, product(c, at, width), by_dim[i].index[which[i]]);
+      if (own) share = product(c, share, own);
+      outside = gb_chain_2(c, GB_OP_logical_or, outside, by_dim[i].outside[which[i]], NULL);
+    }
+    index[summed] = GB_CHAIN(c, where, .condition = outside, .x = last, .y = at);
+    weight[summed] = !share && at ? constant(c, image, 3, at->shape, 1) : share;
+    i = count - 1;
+    while (i >= 0 && ++which[i] == by_dim[i].count) which[i--] = 0;
+  }
+  if (c->status != GB_OK) return NULL;
+  gb_tensor *places = joined(c, index, summed, 1), *weights = joined(c, weight, summed, 1);
+  return GB_CHAIN(c, sum_taps, .x = GB_CHAIN(c, contiguous, .x = image), .index = places, .weight = weights);
+}
+
 /* x [n, c, places...] and grid [n, places..., their number]. */
 static gb_status grid_sample_check(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, grid_sample)->x, *grid = GB_IN(call, grid_sample)->grid;
@@ -601,7 +710,8 @@ static gb_status grid_sample_compose(gb_op_call *call) {
     shape[2 + i] = grid->shape[1 + i];
     places *= x->shape[2 + i], read = gb_size_times(read, shape[2 + i]);
   }
-  bool padded = read >= places / 2; /* to copy x for a few places of it costs more than it saves */
+  bool fused = x->storage->device.type == GB_CPU;
+  bool padded = !fused && read >= places / 2; /* to copy x for a few places of it costs more than it saves */
   gb_dtype dtype = gb_promote((gb_dtype)x->dtype, (gb_dtype)grid->dtype);
   gb_dtype inner = gb_is_16bit(dtype) ? GB_FLOAT32 : dtype;
   gb_chain c, g; /* what is read where, and what is made of it */
@@ -619,7 +729,9 @@ static gb_status grid_sample_compose(gb_op_call *call) {
     gb_tensor *nothing = constant(&g, image, 3, (int64_t[]){ x->shape[0], x->shape[1], 1 }, 0);
     image = joined(&g, (gb_tensor *[]){ image, nothing }, 2, 2);
   }
-  gb_tensor *y = shaped(&g, gathered(&g, image, padded, by_dim, x->shape + 2, count), x->ndim, shape);
+  gb_tensor *sums = fused ? tapped(&g, image, by_dim, x->shape + 2, count)
+                          : gathered(&g, image, padded, by_dim, x->shape + 2, count);
+  gb_tensor *y = shaped(&g, sums, x->ndim, shape);
   if (g.status == GB_OK) y = gb_chain_cast(&g, y, dtype);
   gb_status status = gb_chain_end(&g, y, &GB_OUT(call, grid_sample)->y);
   c.status = GB_OK;
@@ -1064,6 +1176,9 @@ const gb_op_impl gb_family_vision[] = {
   { .op = GB_OP_resample, .check = resample_check, .gradient = resample_gradient },
   { .op = GB_OP_resample_backward, .check = resample_check, .gradient = resample_gradient },
   { .op = GB_OP_grid_sample, .compose = grid_sample_compose },
+  { .op = GB_OP_sum_taps, .check = sum_taps_check, .gradient = sum_taps_gradient,
+    .save_in = GB_SAVE_IN(sum_taps, x) | GB_SAVE_IN(sum_taps, index) | GB_SAVE_IN(sum_taps, weight) },
+  { .op = GB_OP_sum_taps_backward, .check = sum_taps_backward_check },
   { .op = GB_OP_affine_grid, .compose = affine_grid_compose },
   { .op = GB_OP_instance_norm, .compose = instance_norm_compose },
   { .op = GB_OP_local_response_norm, .compose = local_response_norm_compose },

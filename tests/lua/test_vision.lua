@@ -153,6 +153,29 @@ describe("grid_sample", function()
       end
     end
   end)
+  -- float32 goes by blocks of 16 channels and 64 places, float64 by single planes.
+  it("is the same by blocks and by planes, gradients too", function()
+    gb.manual_seed(5)
+    for _, sizes in ipairs { { 2, 1, 5, 4 }, { 1, 40, 9, 11 }, { 9, 17, 6, 7 }, { 3, 16, 1, 1 }, { 2, 3, 30, 40 } } do
+      for _, mode in ipairs { "bilinear", "nearest", "bicubic" } do
+        local image = gb.randn(sizes, { dtype = "float64" })
+        local grid = gb.rand(sizes[1], 7, 13, 2, { dtype = "float64" }) * 2.4 - 1.2
+        local up = gb.randn(sizes[1], sizes[2], 7, 13, { dtype = "float64" })
+        local function run(kind)
+          local from = image:detach():to(kind):requires_grad_()
+          local at = grid:detach():to(kind):requires_grad_(mode ~= "nearest")
+          local y = F.grid_sample(from, at, { mode = mode })
+          y:backward(up:to(kind))
+          return y, from.grad, at.grad
+        end
+        local y, dx, slope = run("float64")
+        local narrow_y, narrow_dx, narrow_slope = run("float32")
+        expect(narrow_y:double()):to_be_close(y, 1e-3) -- a place is rounded to 2^-24 of its image's side
+        expect(narrow_dx:double()):to_be_close(dx, 1e-3)
+        if slope then expect(narrow_slope:double()):to_be_close(slope, 2e-2) end
+      end
+    end
+  end)
   it("reads a few places of a large image as it reads many, gradients too", function()
     local image, grid = gb.randn(1, 2, 9, 11), gb.rand(1, 12, 12, 2) * 3 - 1.5
     image[1][1][1][1], image[1][2][9][11] = math.huge, 0 / 0 -- what lies outside reads no edge
