@@ -92,23 +92,31 @@ static void close_block(tile_sums *sum, const double *whole, int64_t n) {
 /* Vectors whose sums are in registers at once. */
 enum { AT_ONCE = 8 };
 
+/* So many vectors of sum_block from element k on. */
+GB_ALWAYS_INLINE void sum_vectors(const float *const *rows, const float *const *next, int64_t count, int64_t k,
+                                  const int vectors, float *sum) {
+  gb_vector sums[AT_ONCE] = { 0 };
+  for (int64_t i = 0; i < count; i++) {
+    ask_for((const char *)(next[i] + k), vectors * (int64_t)sizeof *sums);
+#pragma GCC unroll 8
+    for (int j = 0; j < vectors; j++) {
+      gb_vector x;
+      memcpy(&x, rows[i] + k + j * GB_VECTOR, sizeof x);
+      sums[j] += x;
+    }
+  }
+  memcpy(sum + k, sums, (size_t)vectors * sizeof *sums);
+}
+
 /* sum[k] = the sum of rows[i][k] over i, in that order, of float32 from 0 on. The rows of `next`, as many, are asked
- * for one by one. */
+ * for one by one. The last vector of a row ends with it, and sums what it shares with the one before it again. */
 static void sum_block(const float *const *rows, const float *const *next, int64_t count, int64_t n, float *sum) {
   int64_t k = 0;
-  for (; k + AT_ONCE * GB_VECTOR <= n; k += AT_ONCE * GB_VECTOR) {
-    gb_vector sums[AT_ONCE] = { 0 };
-    for (int64_t i = 0; i < count; i++) {
-      ask_for((const char *)(next[i] + k), (int64_t)sizeof sums);
-#pragma GCC unroll 8
-      for (int j = 0; j < AT_ONCE; j++) {
-        gb_vector x;
-        memcpy(&x, rows[i] + k + j * GB_VECTOR, sizeof x);
-        sums[j] += x;
-      }
-    }
-    memcpy(sum + k, sums, sizeof sums);
-  }
+  for (; k + AT_ONCE * GB_VECTOR <= n; k += AT_ONCE * GB_VECTOR) sum_vectors(rows, next, count, k, AT_ONCE, sum);
+  if (k + 4 * GB_VECTOR <= n) sum_vectors(rows, next, count, k, 4, sum), k += 4 * GB_VECTOR;
+  if (k + 2 * GB_VECTOR <= n) sum_vectors(rows, next, count, k, 2, sum), k += 2 * GB_VECTOR;
+  if (k + GB_VECTOR <= n) sum_vectors(rows, next, count, k, 1, sum), k += GB_VECTOR;
+  if (k < n && n >= GB_VECTOR) sum_vectors(rows, next, count, n - GB_VECTOR, 1, sum), k = n;
   if (k < n) memset(sum + k, 0, (size_t)(n - k) * sizeof *sum);
   for (int64_t i = 0; i < count && k < n; i++) {
     ask_for((const char *)(next[i] + k), (n - k) * (int64_t)sizeof *sum);
@@ -116,23 +124,37 @@ static void sum_block(const float *const *rows, const float *const *next, int64_
   }
 }
 
+/* Rows first .. first + count - 1 of a bag, from a column of theirs on, which lies at `from` in row 0. */
+static void find_rows(const gb_in_embedding_sum *in, const char *ids, const float *from, int64_t bag, int64_t first,
+                      int64_t count, const float **rows) {
+  const gb_tensor *index = in->index;
+  const int64_t at = bag * index->stride[0] + first * index->stride[1], step = index->stride[1];
+  const int64_t stride = in->weight->stride[0], *places = (const int64_t *)(const void *)ids + at;
+  if (index->dtype == GB_INT64)
+    for (int64_t k = 0; k < count; k++) rows[k] = from + places[k * step] * stride;
+  else
+    for (int64_t k = 0; k < count; k++)
+      rows[k] = from + gb_index_value(ids, (gb_dtype)index->dtype, at + k * step) * stride;
+}
+
 /* Rows of float32 that lie as they are added: a bag's sum block by block, while the next block is asked for, which may
  * be the next bag's. */
 static void sum_plain_bag(const gb_op_call *call, int64_t bag, int64_t first, int64_t n, float *sum, double *whole) {
   const gb_in_embedding_sum *in = GB_IN(call, embedding_sum);
   const int64_t ids = in->index->shape[1], bags = in->index->shape[0];
-  memset(sum, 0, (size_t)n * sizeof *sum);
+  const char *index = gb_data(in->index);
+  const float *from = (const float *)(const void *)gb_data(in->weight) + first;
+  if (ids == 0) memset(sum, 0, (size_t)n * sizeof *sum);
   for (int64_t i = 0; i < ids; i += ROW_BLOCK) {
     const float *rows[ROW_BLOCK], *later[ROW_BLOCK];
     int64_t count = ids - i < ROW_BLOCK ? ids - i : ROW_BLOCK, next = bag, at = i + ROW_BLOCK;
-    for (int64_t k = 0; k < count; k++)
-      rows[k] = (const float *)(const void *)row_of_bag(in->index, in->weight, bag, i + k) + first;
+    find_rows(in, index, from, bag, i, count, rows);
     if (at >= ids) next++, at = 0;
-    for (int64_t k = 0; k < count; k++)
-      later[k] = next < bags && at + k < ids
-          ? (const float *)(const void *)row_of_bag(in->index, in->weight, next, at + k) + first : rows[k];
+    const int64_t known = next >= bags ? 0 : ids - at < count ? ids - at : count;
+    find_rows(in, index, from, next, at, known, later);
+    memcpy(later + known, rows + known, (size_t)(count - known) * sizeof *rows);
     sum_block(rows, later, count, n, sum);
-    if (ids > ROW_BLOCK && i + ROW_BLOCK < ids) drain_block(whole, sum, n);
+    if (i + ROW_BLOCK < ids) drain_block(whole, sum, n);
   }
 }
 
