@@ -10,8 +10,8 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Runs that are sorted by insertion, lines that are sorted by merging and not by bins, entries between looks for a
  * stop, and what a step of sorting costs, in elements of a pass. More than one in SELECTED_SHARE elements are not
- * selected: all are sorted. */
-enum { INSERTION = 16, LONGEST_MERGED = 192, RADIX_BLOCK = 4096, SORT_STEP = 8, SELECTED_SHARE = 8 };
+ * selected: all are sorted. LOOK_AHEAD entries at once are passed over by a selection. */
+enum { INSERTION = 16, LONGEST_MERGED = 192, RADIX_BLOCK = 4096, SORT_STEP = 8, SELECTED_SHARE = 8, LOOK_AHEAD = 16 };
 
 /* A line along dim, and where its result goes. */
 typedef struct sort_line {
@@ -53,9 +53,11 @@ static bool narrow_load(narrow_entry *entries, const sort_line *line) {
     int64_t count = least(line->n - start, GB_TILE);
     const char *from = line->from + start * line->stride * line->bytes;
     if (gb_dtype_is_float(line->dtype)) {
-      gb_load_f32(tile.f32, from, line->dtype, line->stride, count);
+      const float *x = tile.f32;
+      if (line->dtype == GB_FLOAT32 && line->stride == 1) x = (const float *)(const void *)from;
+      else gb_load_f32(tile.f32, from, line->dtype, line->stride, count);
       for (int64_t i = 0; i < count; i++)
-        entries[i] = (uint64_t)(float_key(tile.f32[i]) ^ flip) << 32 | (uint64_t)(start + i);
+        entries[i] = (uint64_t)(float_key(x[i]) ^ flip) << 32 | (uint64_t)(start + i);
     } else {
       gb_load_i64(tile.i64, from, line->dtype, line->stride, count);
       for (int64_t i = 0; i < count; i++)

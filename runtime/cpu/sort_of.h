@@ -76,8 +76,28 @@ static void OF(sift_down)(OF(entry) *heap, int64_t n, int64_t at) {
   heap[at] = moving;
 }
 
-/* The first k of n entries in order; returns where they are, or NULL: a stop is asked for. A heap of k finds the last
- * of them; those up to it are sorted, which come in the order of their positions. */
+/* Does any of the next LOOK_AHEAD entries come before another? Without a branch for each, so by vectors. */
+static inline bool OF(any_before)(const OF(entry) *e, OF(entry) limit) {
+  int any = 0;
+  for (int i = 0; i < LOOK_AHEAD; i++) any |= BEFORE(e[i], limit);
+  return any != 0;
+}
+
+/* The first k of the entries of a heap and n others stay in the heap. false: a stop is asked for. */
+static bool OF(keep_first)(OF(entry) *heap, int64_t k, const OF(entry) *e, int64_t n) {
+  for GB_PIECES(at, count, n)
+    for (int64_t i = at, end = at + count; i < end; i++) {
+      while (end - i > LOOK_AHEAD && !OF(any_before)(e + i, heap[0])) i += LOOK_AHEAD;
+      if (!BEFORE(e[i], heap[0])) continue;
+      heap[0] = e[i];
+      if (gb_work(32 * SORT_STEP)) return false; /* as deep as a heap may be */
+      OF(sift_down)(heap, k, 0);
+    }
+  return !gb_work(0);
+}
+
+/* The first k of n entries in order; returns where they are, or NULL: a stop is asked for. A heap finds them. Those
+ * that are too many to be merged are taken in the order of their positions, which bins keep. */
 static OF(entry) *OF(select_first)(OF(entry) *e, OF(entry) *room, int64_t n, int64_t k) {
   if (k == 0) return e;
   if (k > n / SELECTED_SHARE) return OF(sort_all)(e, room, n);
@@ -87,13 +107,8 @@ static OF(entry) *OF(select_first)(OF(entry) *e, OF(entry) *room, int64_t n, int
     if (gb_work(4 * SORT_STEP)) return NULL;
     OF(sift_down)(heap, k, i);
   }
-  for (int64_t i = k; i < n; i++) {
-    if (gb_long_loop(i)) return NULL;
-    if (!BEFORE(e[i], heap[0])) continue;
-    heap[0] = e[i];
-    if (gb_work(32 * SORT_STEP)) return NULL; /* as deep as a heap may be */
-    OF(sift_down)(heap, k, 0);
-  }
+  if (!OF(keep_first)(heap, k, e + k, n - k)) return NULL;
+  if (k <= LONGEST_MERGED) return OF(sort_all)(heap, e, k);
   int64_t count = 0;
   const OF(entry) last = heap[0];
   for (int64_t i = 0; count < k; i++) {
