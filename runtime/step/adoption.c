@@ -267,7 +267,11 @@ void gb_slab_free(gb_owned_slab *owned) {
   if (!owned) return;
   gb_slab *slab = &owned->slab;
   gb_split_parts_free(owned);
-  for (int64_t s = 0; slab->segments && s < slab->count; s++) gb_tensor_release(slab->segments[s].grad);
+  for (int64_t s = 0; slab->segments && s < slab->count; s++) {
+    gb_tensor *grad = slab->segments[s].grad;
+    if (grad) grad->storage->away = GB_HERE;
+    gb_tensor_release(grad);
+  }
   if (slab->parameters) slab->parameters->storage->user = NULL;
   if (slab->gradients) slab->gradients->storage->user = NULL;
   gb_tensor_release(slab->parameters);

@@ -470,6 +470,25 @@ static gb_status check(const gb_optimizer *optimizer) {
   return GB_OK;
 }
 
+/* The host may write through a pointer that it has had, and the other processes would not know. */
+static gb_status check_pointers(const gb_optimizer *optimizer) {
+  int group = 0, i = 0;
+  for (gb_owned_slab *owned; (owned = next_slab(optimizer, &group, &i));)
+    for (int64_t s = 0; s < owned->slab.count; s++)
+      if (atomic_load_explicit(&owned->slab.segments[s].grad->storage->exposed, memory_order_relaxed))
+        return gb_fail(optimizer->context, GB_ESTATE,
+                       "Sharded: the program around has had a pointer to a gradient, which the other processes cannot "
+                       "watch; take none, or call gb.optim.Sharded(optimizer, { gradients = 'whole' })");
+  return GB_OK;
+}
+
+/* From now on gradients are parts, or whole again. */
+static void mark_gradients(const gb_optimizer *optimizer, gb_away away) {
+  int group = 0, i = 0;
+  for (gb_owned_slab *owned; (owned = next_slab(optimizer, &group, &i));)
+    for (int64_t s = 0; s < owned->slab.count; s++) owned->slab.segments[s].grad->storage->away = away;
+}
+
 static void drop_parts(const gb_optimizer *optimizer) {
   int group = 0, i = 0;
   for (gb_owned_slab *owned; (owned = next_slab(optimizer, &group, &i));) gb_split_parts_free(owned);
@@ -478,8 +497,10 @@ static void drop_parts(const gb_optimizer *optimizer) {
 gb_status gb_optimizer_split(gb_optimizer *optimizer, const gb_split *split) {
   int group = 0, i = 0;
   bool shaped = gb_optimizer_info_of(optimizer->kind)->shaped;
+  bool gradients = split->gradients && !shaped;
   gb_status status = check(optimizer);
   if (split->size == 1) return status;
+  if (status == GB_OK && gradients) status = check_pointers(optimizer);
   for (gb_owned_slab *owned; status == GB_OK && (owned = next_slab(optimizer, &group, &i));) {
     status = gb_slab_sync_masters(owned);
     if (status == GB_OK) status = make_parts(optimizer->context, owned, split, shaped);
@@ -494,7 +515,8 @@ gb_status gb_optimizer_split(gb_optimizer *optimizer, const gb_split *split) {
     begin_watching(owned, split);
   }
   optimizer->split = *split;
-  if (shaped) optimizer->split.gradients = false;
+  optimizer->split.gradients = gradients;
+  if (gradients) mark_gradients(optimizer, GB_PART);
   return GB_OK;
 }
 
@@ -564,6 +586,7 @@ gb_status gb_optimizer_join(gb_optimizer *optimizer) {
     if (owned->n_parts) status = join_slab(optimizer, owned);
   if (status == GB_OK) {
     drop_parts(optimizer);
+    mark_gradients(optimizer, GB_HERE);
     optimizer->split = (gb_split){ 0 };
     return GB_OK;
   }
@@ -720,7 +743,6 @@ static const gb_owned_slab *known_of(const gb_step_call *call) {
     const gb_segment *segment = &call->slab->segments[s];
     if (!segment->has_grad) continue;
     if (segment->joined != gb_tensor_version(segment->grad) + 1) return NULL;
-    if (atomic_load_explicit(&segment->grad->storage->exposed, memory_order_relaxed)) return NULL;
     count++;
   }
   return count == owned->n_joined ? owned : NULL;

@@ -411,8 +411,7 @@ int64_t gb_tensor_size(const gb_tensor *tensor, int dim) {
 bool gb_tensor_is_contiguous(const gb_tensor *tensor) { return tensor && gb_is_contiguous(tensor); }
 
 void *gb_tensor_data(const gb_tensor *tensor) {
-  if (!tensor || !tensor->storage->data || gb_touch_values(tensor) != GB_OK) return NULL; /* revoked, empty, away */
-  atomic_store_explicit(&tensor->storage->exposed, true, memory_order_relaxed);
+  if (!tensor || !tensor->storage->data || gb_expose_values(tensor) != GB_OK) return NULL; /* revoked, empty, away */
   return gb_data(tensor);
 }
 

@@ -30,8 +30,9 @@ static inline bool gb_refs_drop(_Atomic int32_t *refs) {
 typedef enum gb_loan { GB_OWNED, GB_LENT, GB_REVOKED } gb_loan;
 
 /* Where the values of a weight are whose optimizer is shared out between processes (step/split.h). WATCHED: here, and
- * who reads them is noted, as READ. AWAY: some are with other processes, and here is a 16-bit copy of all. */
-typedef enum gb_away { GB_HERE, GB_WATCHED, GB_READ, GB_AWAY } gb_away;
+ * who reads them is noted, as READ. AWAY: some are with other processes, and here is a 16-bit copy of all. PART: of a
+ * gradient, which others have the rest of, and to which nobody gets a pointer. */
+typedef enum gb_away { GB_HERE, GB_WATCHED, GB_READ, GB_AWAY, GB_PART } gb_away;
 
 /* Bytes on one device. data moves when a slab adopts the storage, so nobody keeps it across calls. */
 typedef struct gb_storage {
@@ -162,6 +163,9 @@ static inline gb_status gb_expect_context(gb_context *context, const gb_tensor *
 }
 /* GB_ESTATE where the tensor's memory was a loan and is revoked: its data must not be touched. */
 gb_status gb_check_loan(const gb_tensor *tensor);
+/* Before the host gets a pointer to them: as gb_touch_values, and GB_ESTATE where they are a part. From then on they may
+ * change without a word. */
+gb_status gb_expose_values(const gb_tensor *tensor);
 /* Before values are read or written: as gb_check_loan, and GB_ESTATE where some of them are with other processes. */
 gb_status gb_touch_values(const gb_tensor *tensor);
 /* A view of `of`'s storage; keeps the root of `of` as base, carries no history. */

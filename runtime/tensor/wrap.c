@@ -55,12 +55,24 @@ gb_status gb_check_loan(const gb_tensor *tensor) {
 
 gb_status gb_touch_values(const gb_tensor *tensor) {
   gb_storage *storage = tensor->storage;
-  if (storage->away == GB_HERE) return gb_check_loan(tensor);
+  if (storage->away == GB_HERE || storage->away == GB_PART) return gb_check_loan(tensor);
   if (storage->away != GB_AWAY) return storage->away = GB_READ, GB_OK;
   return gb_fail(storage->context, GB_ESTATE,
                  "the float32 values of this weight are shared out between the processes, which read it in 16 bits; "
                  "call optimizer:gather() on every process first, or gb.optim.Sharded(optimizer, { weights = "
                  "'whole' })");
+}
+
+gb_status gb_expose_values(const gb_tensor *tensor) {
+  gb_storage *storage = tensor->storage;
+  GB_TRY(gb_touch_values(tensor));
+  if (storage->away == GB_PART)
+    return gb_fail(storage->context, GB_ESTATE,
+                   "the gradient is shared out between the processes, which must all know when it changes: there is no "
+                   "pointer to it; read and write it by ops, gb_tensor_read and gb_tensor_write, or call "
+                   "gb.optim.Sharded(optimizer, { gradients = 'whole' })");
+  atomic_store_explicit(&storage->exposed, true, memory_order_relaxed);
+  return GB_OK;
 }
 
 /* ====} */
@@ -97,7 +109,7 @@ gb_status gb_tensor_to_dlpack(gb_tensor *tensor, struct DLManagedTensorVersioned
   if (tensor->storage->loan != GB_OWNED)
     return gb_fail(context, GB_ESTATE,
                    "to_dlpack: the tensor's memory is a loan and can be taken back; clone it first");
-  GB_TRY(gb_touch_values(tensor));
+  GB_TRY(gb_expose_values(tensor));
   export *e = calloc(1, sizeof *e);
   gb_tensor *alias;
   if (!e) return gb_fail_memory(context, sizeof *e);
@@ -105,7 +117,6 @@ gb_status gb_tensor_to_dlpack(gb_tensor *tensor, struct DLManagedTensorVersioned
   if (status != GB_OK) { free(e); return status; }
   e->tensor = alias;
   atomic_fetch_add(&alias->storage->exports, 1);
-  atomic_store_explicit(&alias->storage->exposed, true, memory_order_relaxed);
   memcpy(e->shape, alias->shape, sizeof e->shape);
   memcpy(e->stride, alias->stride, sizeof e->stride);
   e->managed = (struct DLManagedTensorVersioned){

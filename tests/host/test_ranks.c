@@ -15,6 +15,14 @@ enum { RANKS_MOST = 8 };
 
 typedef struct rank { lua_State *L; const char *script; gb_transport transport; bool good; } rank;
 
+/* What a program around can do: may it have a pointer to the tensor's values? Else why not. */
+static int take_pointer(lua_State *L) {
+  gb_tensor *tensor = gbl_check_tensor(L, 1);
+  lua_pushboolean(L, gb_tensor_data(tensor) != NULL);
+  lua_pushstring(L, gb_error(gb_tensor_context(tensor)));
+  return 2;
+}
+
 /* The library with one thread per rank, in a job over the stand-in transport; then the script. */
 static int run_script(lua_State *L) {
   const rank *r = lua_touserdata(L, 1);
@@ -29,6 +37,7 @@ static int run_script(lua_State *L) {
   gb_context *context = gbl_get_state(L)->context;
   gb_dist_give(context, &r->transport);
   gbl_check_status(L, gb_dist_init(context, &launch));
+  lua_register(L, "take_pointer", take_pointer);
   if (luaL_loadfile(L, r->script) != LUA_OK) return lua_error(L);
   lua_call(L, 0, 1);
   return 1;
@@ -75,7 +84,7 @@ int main(int argc, char **argv) {
                                          "tests/dist/disagree.lua", "tests/dist/free.lua",
                                          "tests/dist/leave.lua", "tests/dist/models.lua",
                                          "tests/dist/loader.lua", "tests/dist/sharded.lua", "tests/dist/sync_norm.lua",
-                                         "tests/dist/trainer.lua", NULL };
+                                         "tests/dist/trainer.lua", "tests/dist/pointers.lua", NULL };
   for (int s = 0; argc > 1 ? s < argc - 1 : scripts[s] != NULL; s++) {
     char *digest = NULL;
     for (int i = 0; i < 5; i++) run_job(argc > 1 ? argv[s + 1] : scripts[s], sizes[i], &digest);

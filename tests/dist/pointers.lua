@@ -1,0 +1,73 @@
+-- pointers.lua - a program that takes pointers to gradients on one rank alone: with gradients that are shared out it
+-- gets none, so that no rank sends what the others do not expect. test_ranks gives take_pointer.
+
+local gb = require "gibbous"
+local nn, dist = gb.nn, gb.dist
+local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
+local rank, size = dist.rank(), dist.world_size()
+local take_pointer = rawget(_G, "take_pointer")
+
+-- Steps with a scaler and clipping; rank 1 asks for pointers at every turn. The weights, and whether it got any.
+local function train(gradients, asks)
+  gb.manual_seed(5)
+  local model = nn.Sequential(nn.Linear(6, 40), nn.Tanh(), nn.Linear(40, 6))
+  local ddp = nn.parallel.DataParallel(model, { shards = 8 })
+  local opt = gb.optim.Sharded(gb.optim.AdamW(model:parameters(), { lr = 0.01 }), { gradients = gradients })
+  local scaler, got, why = gb.amp.GradScaler { init_scale = 8 }, true, nil
+  local function ask()
+    if not asks or rank ~= 1 then return end
+    for _, p in ipairs(model:parameters()) do
+      local one, text = take_pointer(p.grad)
+      got, why = got and one, text
+    end
+  end
+  for step = 1, 4 do
+    opt:zero_grad()
+    ddp:backward(function(xs)
+      local loss = model(xs):square():mean()
+      return scaler:scale(loss), loss
+    end, gb.randn(16, 6))
+    ask()
+    if step > 2 then scaler:unscale_(opt) end
+    ask()
+    nn.utils.clip_grad_norm_(model:parameters(), 0.1)
+    ask()
+    scaler:step(opt)
+    scaler:update()
+  end
+  local text = {}
+  for _, p in ipairs(model:parameters()) do text[#text + 1] = gb.to_bytes(p:detach()) end
+  return table.concat(text):gsub(".", function(c) return ("%02x"):format(c:byte()) end), got, why, model, opt
+end
+
+local digest
+describe("pointers to gradients", function()
+  it("are not given where others have the rest, and nothing else changes", function()
+    digest = train("parts", false)
+    local again, got, why, model, opt = train("parts", true)
+    expect(again):to_be(digest)
+    if rank ~= 1 then return end
+    expect(got):to_be(false)
+    expect(why:find("shared out.*gradients = 'whole'") ~= nil):to_be(true)
+    opt = nil
+    collectgarbage()
+    expect(take_pointer(model[1].weight.grad)):to_be(true)
+  end)
+  it("are given to gradients that are whole", function()
+    local again, got = train("whole", true)
+    expect(again):to_be(digest)
+    expect(got):to_be(true)
+  end)
+  it("must not have been given before", function()
+    if size == 1 then return end
+    local layer = nn.Linear(2, 2)
+    local opt = gb.optim.SGD(layer:parameters(), { lr = 0.1 })
+    layer(gb.ones(1, 2)):sum():backward()
+    expect(take_pointer(layer.weight.grad)):to_be(true)
+    expect(function() gb.optim.Sharded(opt) end):to_fail("has had a pointer to a gradient")
+    gb.optim.Sharded(opt, { gradients = "whole" })
+  end)
+end)
+
+gb.test.finish()
+return digest
