@@ -38,12 +38,12 @@
 enum { CONTROL, LOSSES, INTEGERS, BUFFERS32, BUFFERS64, NORMS, BUCKETS };
 
 /* Of CONTROL. UNSTEADY: a gradient changed after it was final; SPOILED: and its bucket had gone out. LEFT: 1
- * above a rank that abandoned the round. EXPECTED: see gb_round. */
-enum { NEXT_OFFSET, TAG_SCALER, TAG_UPDATE, UNSTEADY, SPOILED, LEFT, EXPECTED, WISHES,
+ * above a rank that abandoned the round. */
+enum { NEXT_OFFSET, TAG_SCALER, TAG_UPDATE, UNSTEADY, SPOILED, LEFT, WISHES,
        SAME = WISHES + GB_ROUND_WISHES };
 /* From SAME on what must be the same: each stands twice, as the number and its complement, whose maxima tell whether
  * all agree. */
-enum { SEED, OFFSET, LOADER, SAMPLES = LOADER + GB_ROUND_LOADER, PART, SHARDS, SAME_COUNT,
+enum { SEED, OFFSET, LOADER, SAMPLES = LOADER + GB_ROUND_LOADER, PART, SHARDS, EXPECTED, SAME_COUNT,
        CONTROLS = SAME + 2 * SAME_COUNT };
 /* Of LOSSES. */
 enum { LOSS, LOSS_WEIGHT, COUNTED, WIDE };
@@ -551,6 +551,7 @@ static void list_same(const gb_shards *s, int64_t same[SAME_COUNT]) {
   same[SAMPLES] = round->samples;
   same[PART] = round->odd;
   same[SHARDS] = s->shards;
+  same[EXPECTED] = round->expected;
 }
 
 /* Have all ranks brought the same? Where they have not, all know it, and the job stays whole. */
@@ -562,6 +563,7 @@ static gb_status check_same(gb_shards *s, const int64_t *control) {
     "number of samples",
     "batch (0: it has the samples of the rank's shards; give what a DataLoader with parts = model gave)",
     "number of shards",
+    "number of elements that the loss is the mean of (0: it is not known before; every rank's targets have one shape)",
   };
   int64_t mine[SAME_COUNT];
   list_same(s, mine);
@@ -824,8 +826,7 @@ static gb_status take_buffer(gb_shards *s, int i) {
 }
 
 static void fill_control(const gb_shards *s, int64_t *control) {
-  const int64_t values[SAME] = { (int64_t)s->next_offset, s->tag.scaler, s->tag.update, s->unsteady, s->spoiled, 0,
-                                 s->round.expected };
+  const int64_t values[SAME] = { (int64_t)s->next_offset, s->tag.scaler, s->tag.update, s->unsteady, s->spoiled, 0 };
   int64_t same[SAME_COUNT];
   memcpy(control, values, sizeof values);
   for (int i = 0; i < GB_ROUND_WISHES; i++) control[WISHES + i] = s->wishes >> i & 1;
@@ -1340,7 +1341,7 @@ static gb_status exchange(gb_shards *s) {
   GB_TRY(sum_up(s));
   GB_TRY(check_control(s));
   const double *losses = s->units[LOSSES].sum;
-  int64_t expected = ((const int64_t *)s->units[CONTROL].sum)[EXPECTED];
+  int64_t expected = s->round.expected;
   s->counted = losses[COUNTED];
   s->miscounted = expected > 0 && (double)expected != s->counted;
   if (s->miscounted) return GB_OK;

@@ -32,9 +32,9 @@ gb_status gb_shards_agree(gb_shards *s, gb_tensor *const *tensors, const char *c
 /* samples: of the whole batch. holds: the round's gradients and buffers stay with the shards, to which the next round
  * adds its own; only what ranks must agree on, and losses, are exchanged. odd: 0, or 1 above this rank, where it was
  * given another number of samples than its shards have: then all ranks are told. loader: where the batch comes from; 0:
- * from nowhere. counted: by this rank, of the elements that losses are the mean of; expected: by all, as this rank sees
- * it, or 0. Where ranks expect something, and the largest of that is not the sum of what they counted, the round is
- * taken back on all of them (gb_shards_miscounted). */
+ * from nowhere. counted: by this rank, of the elements that losses are the mean of; expected: by all, which all ranks
+ * see alike, or 0. Where they expect something, and that is not the sum of what they counted, the round is taken back
+ * on all of them (gb_shards_miscounted). */
 enum { GB_ROUND_LOADER = 5 };         /* seed, samples of the dataset, batch size, place, order */
 typedef struct gb_round {
   int64_t samples, odd, loader[GB_ROUND_LOADER];

@@ -163,11 +163,11 @@ static inline gb_status gb_expect_context(gb_context *context, const gb_tensor *
 }
 /* GB_ESTATE where the tensor's memory was a loan and is revoked: its data must not be touched. */
 gb_status gb_check_loan(const gb_tensor *tensor);
-/* Before the host gets a pointer to them: as gb_touch_values, and GB_ESTATE where they are a part. From then on they may
- * change without a word. */
-gb_status gb_expose_values(const gb_tensor *tensor);
 /* Before values are read or written: as gb_check_loan, and GB_ESTATE where some of them are with other processes. */
 gb_status gb_touch_values(const gb_tensor *tensor);
+/* Before the host gets a pointer to them: the same, and GB_ESTATE where they are a part. From then on they may change
+ * without a word. */
+gb_status gb_expose_values(const gb_tensor *tensor);
 /* A view of `of`'s storage; keeps the root of `of` as base, carries no history. */
 gb_status gb_tensor_view(gb_tensor *of, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset,
                          gb_tensor **out);

@@ -184,6 +184,19 @@ describe("a Trainer in a job", function()
     end)
   end
 
+  it("says on every rank that they count labels otherwise", function()
+    if size == 1 then return end
+    gb.manual_seed(4)
+    local x, y = gb.randn(96, 6), gb.randint(0, 4, { 96, 1 })
+    if rank == 1 then y = gb.cat({ y, y }, 2) end
+    local trainer = gb.Trainer { model = Net(), optimizer = { "SGD", lr = 0.02 }, device = "cpu", epochs = 1,
+      progress = false, shards = 8,
+      loss = function(output, target) return F.cross_entropy(output, target[{ {}, 1 }]) end }
+    expect(function() trainer:fit(data.DataLoader(data.TensorDataset(x, y), { batch_size = 24 })) end)
+      :to_fail("do not agree on the number of elements that the loss is the mean of")
+    dist.barrier() -- all know it, so the job goes on
+  end)
+
   it("begins and draws as rank 0 does, whatever the seeds", function()
     local trainer, train = make { from = rank + 1, epochs = 1 }
     trainer:fit(data.DataLoader(train.dataset, { batch_size = 24, shuffle = true }))
