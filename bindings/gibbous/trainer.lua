@@ -178,6 +178,7 @@ local function progress_part(mine)
       trainer.check_shards(mine, state.shards)
       if mine.stopping then mine.stopping:load_state_dict(state.stop) end
       if mine.tally then mine.tally:load_state_dict(state.tally) end
+      mine.waiting = nil
       trainer.load_swa(mine, state.swa)
       for _, name in ipairs(counters) do mine[name] = state[name] end
       for name, value in next, type(state.values) == "table" and state.values or {} do
@@ -205,6 +206,7 @@ trainer.parts_of = parts_of
 
 -- Save the run: where it is worth a file, or the last state alone. Gives the path of the file that was written.
 local function save(mine, is_last)
+  trainer.join_states(mine)
   local files, parts = mine.checkpoint, trainer.gathered(mine, parts_of(mine))
   local saved = trainer.once(mine, function()
     local path = is_last and files:save_last(parts) or files:save(parts, mine.values)
@@ -302,6 +304,7 @@ local function end_epoch(mine)
   mine.epoch, mine.batch, mine.inner = mine.epoch + 1, 0, 0
   local values = { train_loss = mine.sums.count > 0 and mine.sums.loss / mine.sums.count or 0 / 0 }
   if mine.tally then
+    trainer.join_states(mine)
     for name, value in next, mine.tally:compute() do values["train_" .. name] = value end
     mine.tally:reset()
   end
@@ -410,6 +413,7 @@ local function run_epoch(mine)
     trainer.watch_step(mine, group, function() train_step(mine, group) end)
     after_step(mine, group, last)
   until last or mine.reason
+  trainer.join_states(mine)
   if mine.bar then mine.bar:close(trainer.text_of_epoch(mine)) end
   mine.bar = nil
 end

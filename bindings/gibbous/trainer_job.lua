@@ -222,14 +222,32 @@ local function count_pieces(mine, group)
   return total
 end
 
--- The states of metrics after each piece, added in the order of the shards on every process.
-local function add_states(mine, states)
-  local all = {}
-  for _, list in ipairs(mine.size > 1 and dist.all_gather_object(states) or { states }) do
+local STATES_MOST = 32 -- steps whose states of metrics wait
+
+-- The states of metrics that wait are added, of every process, in the order of steps and of shards. It is a message, if
+-- there are any, so every process calls it.
+function trainer.join_states(mine)
+  local all, waiting = {}, mine.waiting
+  if not waiting then return end
+  mine.waiting = nil
+  for _, list in ipairs(mine.size > 1 and dist.all_gather_object(waiting.states) or { waiting.states }) do
     for _, entry in ipairs(list) do all[#all + 1] = entry end
   end
   table.sort(all, function(a, b) return a.place < b.place end)
   for _, entry in ipairs(all) do mine.tally:merge(entry.state) end
+end
+
+-- The states of metrics after each piece of a step of so many batches wait until they are asked for, by the end of the
+-- epoch or a checkpoint. One that rank 0 alone saves, after an error, cannot ask for them.
+local function add_states(mine, states, batches)
+  local waiting = mine.waiting or { steps = 0, places = 0, states = {} }
+  for _, entry in ipairs(states) do
+    entry.place = entry.place + waiting.places
+    waiting.states[#waiting.states + 1] = entry
+  end
+  waiting.places, waiting.steps = waiting.places + batches * mine.shards, waiting.steps + 1
+  mine.waiting = waiting
+  if mine.size == 1 or mine.save_on_error or waiting.steps == STATES_MOST then trainer.join_states(mine) end
 end
 
 -- Forward and backward of one piece: its loss counts by its share of the step's elements, and the round by its share
@@ -294,7 +312,7 @@ function trainer.accumulate_shards(mine, group)
     mean = mean + mine.ddp:loss()
   end
   if ahead then mine.asked = signs_of(mine, native.wishes(mine.ddp)) end
-  if mine.tally then add_states(mine, states) end
+  if mine.tally then add_states(mine, states, #group) end
   return mean, total
 end
 

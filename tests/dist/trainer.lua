@@ -141,7 +141,7 @@ describe("a Trainer in a job", function()
   end)
 
   -- How many messages this rank sends in a step, from one forward pass to the next, in the middle of an epoch.
-  local function messages_of_step(precision, share)
+  local function messages_of_step(precision, share, metrics)
     gb.manual_seed(4)
     local trainer, model, seen, sent = nil, Net(), nil, {}
     local function loss(output, target)
@@ -152,7 +152,7 @@ describe("a Trainer in a job", function()
     local set = data.TensorDataset(gb.randn(120, 6), gb.randint(0, 4, { 120 }))
     trainer = gb.Trainer { model = model, optimizer = share and gb.optim.Sharded(adam) or adam, loss = loss,
       device = "cpu", epochs = 1, progress = false, shards = 8, clip = 0.5, precision = precision,
-      checkpoint = { folder .. "/counted", every_steps = 1000 },
+      checkpoint = { folder .. "/counted", every_steps = 1000 }, metrics = metrics, train_metrics = metrics ~= nil,
       scaler = precision == "16-mixed" and gb.amp.GradScaler { init_scale = 1024.0 } or nil }
     trainer:fit(data.DataLoader(set, { batch_size = 24 }))
     expect(trainer.step):to_be(5)
@@ -179,6 +179,7 @@ describe("a Trainer in a job", function()
     it("sends one message a step beside gradients and weights, in " .. precision, function()
       expect(messages_of_step(precision, false)):to_be(messages_by_hand(false))
       expect(messages_of_step(precision, true)):to_be(messages_by_hand(true))
+      expect(messages_of_step(precision, false, { a = "accuracy" })):to_be(messages_by_hand(false))
       local rounds = ({ [1] = 0, [2] = 1, [4] = 2, [8] = 3 })[size]
       if rounds then expect(messages_by_hand(false)):to_be(2 * rounds) end -- small gradients, and the message
     end)
@@ -236,12 +237,13 @@ describe("a Trainer in a job", function()
         local adam = gb.optim.AdamW(model:parameters(), { lr = 0.02 })
         local trainer, train = make { model = model, optimizer = share and shared(adam) or adam, epochs = 2,
           precision = precision, average = { decay = 0.9, start = 4 }, resume = true,
+          metrics = { a = "accuracy" }, train_metrics = true,
           checkpoint = { folder .. "/" .. name, every_steps = 3, name = "{step}" },
           on = { step = function(t) return t.step ~= steps end } }
         return digest(trainer, trainer:fit(train))
       end
       local whole = run("apart", false)
-      run("shared", true, 4)
+      run("shared", true, 6)
       dist.barrier()
       expect(run("shared", true)):to_be(whole)
     end)
