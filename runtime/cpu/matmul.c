@@ -100,17 +100,59 @@ static gb_status run_product(gb_op_call *call, const gb_product *p) {
 
 static gb_operand operand(const gb_tensor *t) { return (gb_operand){ t->ndim, t->shape, t->stride }; }
 
+/* Elements up to which matrices that lie between one another are read so from the first cache. */
+enum { FEW_TANGLED = 8192 };
+
+/* Do matrices of a batch lie between one another, an element of each in turn? Not where memory is shown many times. */
+static bool is_tangled(const gb_tensor *t) {
+  bool beside = false;
+  if (t->ndim < 3 || t->numel <= FEW_TANGLED) return false;
+  for (int d = 0; d < t->ndim; d++) {
+    if (t->shape[d] > 1 && t->stride[d] == 0) return false;
+    if (t->shape[d] > 1 && t->stride[d] == 1) beside = d < t->ndim - 2;
+  }
+  return beside && t->shape[t->ndim - 2] > 1 && t->shape[t->ndim - 1] > 1;
+}
+
+/* t as an operand, whose strides lie in `stride`. Tangled matrices are copied into *copy, which the caller frees: a
+ * product would bring in the lines of all of them for each. */
+static gb_status untangled(gb_op_call *call, const gb_tensor *t, int64_t *stride, gb_operand *out, const void **data,
+                           gb_block **copy) {
+  memcpy(stride, t->stride, sizeof t->stride);
+  *out = (gb_operand){ t->ndim, t->shape, stride };
+  *data = gb_data(t), *copy = NULL;
+  if (!is_tangled(t)) return GB_OK;
+  *copy = gb_cpu_scratch(call, (size_t)t->numel * gb_dtype_bytes((gb_dtype)t->dtype));
+  if (!*copy) return GB_EMEMORY;
+  gb_contiguous_strides(t->ndim, t->shape, stride);
+  gb_copy_strided(call, t->ndim, t->shape, gb_block_data(*copy), (gb_dtype)t->dtype, stride, *data,
+                  (gb_dtype)t->dtype, t->stride);
+  *data = gb_block_data(*copy);
+  return GB_OK;
+}
+
 static gb_status matmul(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, matmul)->x, *y = GB_IN(call, matmul)->y, *z = GB_OUT(call, matmul)->z;
-  gb_batched b = gb_batched_of(operand(x), operand(y), z->shape, z->ndim);
-  gb_product p = { .m = b.m, .n = b.n, .k = b.k, .c = gb_data(z), .ldc = b.n, .dtype = (gb_dtype)z->dtype,
-                   .batch_ndim = b.ndim };
-  p.a = (gb_matrix){ gb_data(x), (gb_dtype)x->dtype, b.x.row, b.x.column };
-  p.b = (gb_matrix){ gb_data(y), (gb_dtype)y->dtype, b.y.row, b.y.column };
-  memcpy(p.batch, b.batch, sizeof p.batch);
-  memcpy(p.a_stride, b.x_stride, sizeof p.a_stride);
-  memcpy(p.b_stride, b.y_stride, sizeof p.b_stride);
-  return run_product(call, &p);
+  int64_t x_stride[GB_MAX_NDIM], y_stride[GB_MAX_NDIM];
+  gb_operand from, by;
+  gb_block *copy = NULL, *other = NULL;
+  const void *data, *others;
+  GB_TRY(untangled(call, x, x_stride, &from, &data, &copy));
+  gb_status status = untangled(call, y, y_stride, &by, &others, &other);
+  if (status == GB_OK) {
+    gb_batched b = gb_batched_of(from, by, z->shape, z->ndim);
+    gb_product p = { .m = b.m, .n = b.n, .k = b.k, .c = gb_data(z), .ldc = b.n, .dtype = (gb_dtype)z->dtype,
+                     .batch_ndim = b.ndim };
+    p.a = (gb_matrix){ data, (gb_dtype)x->dtype, b.x.row, b.x.column };
+    p.b = (gb_matrix){ others, (gb_dtype)y->dtype, b.y.row, b.y.column };
+    memcpy(p.batch, b.batch, sizeof p.batch);
+    memcpy(p.a_stride, b.x_stride, sizeof p.a_stride);
+    memcpy(p.b_stride, b.y_stride, sizeof p.b_stride);
+    status = run_product(call, &p);
+  }
+  if (copy) gb_cpu_scratch_free(call, copy);
+  if (other) gb_cpu_scratch_free(call, other);
+  return status;
 }
 
 /* ====} */

@@ -2,7 +2,7 @@
  *
  * All but resample and sum_taps are made of other ops, so they run on every device and have the gradients of what they
  * are made of. resample computes one dimension of interpolate; it is linear, so its gradient's gradient is itself.
- * sum_taps reads what grid_sample found on the CPU; a sum that many places add to has an order there without sorting. */
+ * sum_taps reads what grid_sample found on the CPU, where sums that many places add to have an order by themselves. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
