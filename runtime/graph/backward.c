@@ -758,7 +758,8 @@ static bool waits_to_be_added(walk *w, arrival *a, const gb_tensor *grad) {
   const gb_node *node = a->node;
   const gb_tensor *first = a->grads[0];
   if (node->op != GB_OP_relu || !first || a->more || is_seen(node) || !is_plain(w, grad->tag)) return false;
-  if (first->dtype != grad->dtype || !gb_same_tag(first->tag, grad->tag) || !meets_gate(node->edges, grad)) return false;
+  if (first->dtype != grad->dtype || !gb_same_tag(first->tag, grad->tag)) return false;
+  if (!meets_gate(node->edges, grad)) return false;
   return !a->gate || settle_arrival(w, a) == GB_OK;
 }
 

@@ -322,8 +322,8 @@ const char *gb_mixed_tag_text(gb_grad_tag tag) {
       return "is a sum over losses of two scalers; scale every loss with the same one, give each loss one of its own "
              "made with per_loss = true and call backward on each, or zero the gradients in between";
     default:
-      return "is a sum over a scaled and an unscaled loss; scale every loss with the same scaler, or zero the gradients "
-             "in between";
+      return "is a sum over a scaled and an unscaled loss; scale every loss with the same scaler, or zero the "
+             "gradients in between";
   }
 }
 
