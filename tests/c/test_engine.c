@@ -274,10 +274,11 @@ static void test_failed_allocations(void) {
   }
 }
 
-/* Fail every allocation of each op, forward and backward. */
+/* Fail every allocation of each op, forward and backward. On devices a grid is sampled without sum_taps. */
 static void test_failed_allocations_of_ops(void) {
   gb_context *c = open_context(1, NULL);
   for (int k = 0; k < OP_CASES; k++) {
+    if (op_cases[k].op == GB_OP_sum_taps && test_device().type != GB_CPU) continue;
     gb_memory_stats before, after;
     bag b = { 0 };
     int failed_before = check_failed;
