@@ -240,13 +240,24 @@ GATHER(gather_f32, float, weight32)
 GATHER(gather_f64, double, weight)
 #undef GATHER
 
-/* A piece by permutations. The lanes of two vectors are numbered on. */
+/* Lanes of low, or, numbered on, of high. */
+GB_ALWAYS_INLINE gb_vector pick_lanes(gb_vector low, gb_vector high, gb_vector_bits pick, bool two) {
+#ifdef __clang__
+  gb_vector y;
+  for (int i = 0; i < GB_VECTOR; i++) y[i] = two && pick[i] >= (uint32_t)GB_VECTOR ? high[pick[i] - GB_VECTOR] : low[pick[i]];
+  return y;
+#else
+  return two ? __builtin_shuffle(low, high, pick) : __builtin_shuffle(low, pick);
+#endif
+}
+
+/* A piece by permutations. */
 GB_ALWAYS_INLINE void permute(const piece *p, float *restrict y, const float *restrict x, int64_t count, bool two) {
-  gb_vector sum = { 0 }, low, high;
+  gb_vector sum = { 0 }, low, high = { 0 };
   for (int64_t k = 0; k < count; k++) {
     memcpy(&low, x + p->from + k, sizeof low);
     if (two) memcpy(&high, x + p->from + k + GB_VECTOR, sizeof high);
-    sum += (two ? __builtin_shuffle(low, high, *p->pick) : __builtin_shuffle(low, *p->pick)) * p->weight[k];
+    sum += pick_lanes(low, high, *p->pick, two) * p->weight[k];
   }
   memcpy(y + p->o, &sum, sizeof sum);
 }
