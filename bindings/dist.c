@@ -9,6 +9,7 @@
 #include "host.h"
 #include "objects.h"
 #include "reader.h"
+#include "step/optimizer.h"
 #include "step/split.h"
 
 static const gbl_type group_type, handle_type;
@@ -499,6 +500,17 @@ static int whole_gradients(lua_State *L) {
   return 1;
 }
 
+/* check_scales(who, tensors): gradients that add up several scales are an error. */
+static int check_scales(lua_State *L) {
+  int count;
+  const char *who = luaL_checkstring(L, 1);
+  gb_tensor **list = gbl_check_tensors(L, 2, "gradients", "tensors", &count);
+  for (int i = 0; i < count; i++)
+    if (list[i]->tag.scaler == GB_TAG_MIXED)
+      return gbl_error(L, "%s: gradient %d %s", who, i + 1, gb_mixed_tag_text(list[i]->tag));
+  return 0;
+}
+
 /* is_part(tensor): is it a gradient that is shared out? */
 static int is_part(lua_State *L) {
   lua_pushboolean(L, gb_split_is_part(gbl_check_tensor(L, 1)));
@@ -514,7 +526,7 @@ void gbl_open_dist(lua_State *L) {
   gbl_push_module(L, "_native");
   gbl_set_functions(L, (const luaL_Reg[]){ { "shards", shards_new }, { "shard", shard }, { "join", join },
                                             { "gather", gather },
-                                            { "whole_gradients", whole_gradients }, { "is_part", is_part },
+                                            { "whole_gradients", whole_gradients }, { "is_part", is_part }, { "check_scales", check_scales },
                                             { "launch_size", launch_size }, { NULL, NULL } });
   lua_pop(L, 1);
   gbl_push_module(L, "dist");

@@ -250,7 +250,8 @@ static gb_status enter(gb_mover *m) {
   return code ? runtime_failure(m, code, "choosing the device") : GB_OK;
 }
 
-static bool holds(const void *data) { return gb_rt_is_on_device(data); }
+/* Without the device that is chosen first, the question alone would open the first one of the machine. */
+static bool holds(gb_mover *m, const void *data) { return enter(m) == GB_OK && gb_rt_is_on_device(data); }
 
 static void *take(gb_mover *m, size_t bytes) {
   if (enter(m) != GB_OK) return NULL;

@@ -29,6 +29,7 @@ local function gather(mine)
   local parts = {}
   for i, p in ipairs(mine.params) do
     local g = p.grad
+    if g then native.check_scales("LBFGS", { g }) end
     parts[i] = g and g:detach():reshape(-1) or p:new_zeros(p:numel())
   end
   local all = gb.cat(parts, 1)

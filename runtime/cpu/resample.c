@@ -244,7 +244,8 @@ GATHER(gather_f64, double, weight)
 GB_ALWAYS_INLINE gb_vector pick_lanes(gb_vector low, gb_vector high, gb_vector_bits pick, bool two) {
 #ifdef __clang__
   gb_vector y;
-  for (int i = 0; i < GB_VECTOR; i++) y[i] = two && pick[i] >= (uint32_t)GB_VECTOR ? high[pick[i] - GB_VECTOR] : low[pick[i]];
+  for (int i = 0; i < GB_VECTOR; i++)
+    y[i] = two && pick[i] >= (uint32_t)GB_VECTOR ? high[pick[i] - GB_VECTOR] : low[pick[i]];
   return y;
 #else
   return two ? __builtin_shuffle(low, high, pick) : __builtin_shuffle(low, pick);

@@ -240,8 +240,8 @@ static gb_status want(gb_transport *t, const message *like, gb_word word, void *
 
 static gb_status post(gb_transport *t, bool sends, int peer, int tag, void *data, size_t bytes, void **out) {
   message like = { .sends = sends, .peer = peer, .tag = tag, .data = data, .bytes = bytes };
-  const pairs *p = t->state;
-  like.near = p->mover.near && bytes && bytes <= GB_PACKET_BYTES && p->mover.holds(data);
+  pairs *p = t->state;
+  like.near = p->mover.near && bytes && bytes <= GB_PACKET_BYTES && p->mover.holds(&p->mover, data);
   bool carries = sends && bytes <= GB_PACKET_BYTES && !like.near;
   if (carries) like.stage = DONE, like.length = bytes; /* it was copied */
   return want(t, &like, !sends ? GB_WORD_RECEIVE : like.near ? GB_WORD_OFFER : GB_WORD_SEND, out);

@@ -32,6 +32,7 @@
 #include "dist/room.h"
 #include "graph/autograd.h"
 #include "graph/finals.h"
+#include "step/optimizer.h"
 #include "step/split.h"
 #include "tensor/slab.h"
 
@@ -279,6 +280,7 @@ static void find_device(gb_shards *s, int k) {
   int64_t near = u->shared ? 0 : s->planted[u->low].near;
   for (int i = u->low; i <= u->high; i++)
     if (s->spots[i].unit == k && s->planted[i].near != near) near = 0;
+  if (u->lane.count == 0) near = 0;
   u->near = (gb_near){ s->context, { GB_CUDA, (int16_t)(near - 1) }, false };
   u->lane.near = near ? &u->near : NULL;
 }
@@ -742,6 +744,8 @@ static void *leaf_at(const gb_shards *s, spot at) { return place_in(s, at, s->un
 
 /* All gradients of a round carry one tag. */
 static gb_status take_tag(gb_shards *s, gb_grad_tag tag) {
+  if (tag.scaler == GB_TAG_MIXED)
+    return gb_fail(s->context, GB_EAUTOGRAD, "DataParallel:shards: a gradient %s", gb_mixed_tag_text(tag));
   if (s->tagged && (s->tag.scaler != tag.scaler || s->tag.update != tag.update))
     return gb_fail(s->context, GB_EAUTOGRAD, "DataParallel:shards: gradients of two scalers, or scaled and unscaled "
                                              "ones, in one batch; scale every loss with the same scaler");

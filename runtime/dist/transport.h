@@ -62,7 +62,7 @@ struct gb_mover {
   gb_status (*test)(gb_mover *m, bool *done);
   /* What sums need of the device's memory beside messages. It comes to pass later, in the order of these calls and of
    * the messages: those before them that are done, and those that begin after them. */
-  bool (*holds)(const void *data);    /* is it such memory? */
+  bool (*holds)(gb_mover *m, const void *data); /* is it such memory? */
   void *(*take)(gb_mover *m, size_t bytes); /* the backend frees it; NULL: there is none */
   gb_status (*put)(gb_mover *m, void *to, const void *host, size_t bytes);
   gb_status (*copy)(gb_mover *m, void *to, const void *from, size_t bytes);

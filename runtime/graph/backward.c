@@ -292,11 +292,10 @@ gb_status gb_accumulate_leaf(gb_context *context, gb_tensor *leaf, gb_tensor *gr
   if (leaf->slab) return accumulate_adopted(context, leaf, grad);
   gb_grad_tag tag = leaf->grad ? gb_tag_of_sum(leaf->grad->tag, grad->tag) : grad->tag;
   gb_tensor *sum = NULL;
-  if (leaf->grad && !create_graph) {
+  if (leaf->grad && !create_graph && gb_same_tag(leaf->grad->tag, tag)) { /* else what others hold keeps its values */
     bool before = gb_set_grad_enabled(context, false);
     gb_status status = GB_RUN(context, add, NULL, .x = leaf->grad, .y = grad);
     gb_set_grad_enabled(context, before);
-    if (status == GB_OK) leaf->grad->tag = tag;
     return status;
   }
   if (leaf->grad) GB_TRY(GB_RUN(context, add, &sum, .x = leaf->grad, .y = grad));

@@ -627,9 +627,9 @@ static gb_status taps_composed(gb_grad_call *grad, gb_tensor *g) {
     if (c.status == GB_OK) c.status = status;
   }
   if (!GB_NEEDS(grad, sum_taps, x) || c.status != GB_OK) {
-    gb_chain_end(&c, c.status == GB_OK ? g : NULL, &none);
+    gb_status end = gb_chain_end(&c, c.status == GB_OK ? g : NULL, &none);
     gb_drop(&none);
-    return status;
+    return status != GB_OK ? status : end;
   }
   gb_tensor *zero = GB_CHAIN(&c, contiguous, .x = constant(&c, x, 3, (int64_t[]){ n, channels, l + 1 }, 0));
   gb_tensor *shares = shaped(&c, product(&c, up, shaped(&c, saved->weight, 4, weights)), 3, all);

@@ -212,6 +212,9 @@ gb_status gb_optimizer_add_group(gb_optimizer *optimizer, gb_tensor *const *para
   const char *name = kind_name(optimizer);
   if (count < 1)
     return gb_fail(context, GB_EINVAL, "%s: the list of parameters is empty; pass model:parameters()", name);
+  if (gb_optimizer_is_split(optimizer))
+    return gb_fail(context, GB_ESTATE, "%s: the optimizer's states are shared out between processes; add its groups "
+                                       "before gb.optim.Sharded", name);
   gb_group *group = NULL;
   GB_TRY(open_group(optimizer, count, options, &group));
   gb_adoption a = { .context = context, .owner = optimizer, .parameters = parameters, .names = names, .count = count };
@@ -316,14 +319,14 @@ int gb_optimizer_first_unlike(const gb_optimizer *optimizer, gb_grad_tag tag) {
 const char *gb_mixed_tag_text(gb_grad_tag tag) {
   switch (tag.update) {
     case GB_MIX_UPDATES:
-      return "is a sum over losses that were scaled before and after scaler:update(); zero the gradients at the start "
-             "of a step";
+      return "is a sum over losses that were scaled before and after scaler:update(); call zero_grad() at the start of "
+             "a step";
     case GB_MIX_SCALERS:
       return "is a sum over losses of two scalers; scale every loss with the same one, give each loss one of its own "
-             "made with per_loss = true and call backward on each, or zero the gradients in between";
+             "made with per_loss = true and call backward on each, or call zero_grad() in between";
     default:
-      return "is a sum over a scaled and an unscaled loss; scale every loss with the same scaler, or zero the "
-             "gradients in between";
+      return "is a sum over a scaled and an unscaled loss; scale every loss with the same scaler, or call "
+             "zero_grad() in between";
   }
 }
 

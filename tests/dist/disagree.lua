@@ -31,6 +31,18 @@ describe("a job", function()
     dist.barrier() -- all know it, so the job goes on
     run(ddp, 16)
   end)
+  it("names gradients of several scales on one rank alone", function()
+    local model = nn.Linear(2, 2)
+    local ddp, scaler = nn.parallel.DataParallel(model), gb.amp.GradScaler()
+    expect(function()
+      for xs in ddp:shards(gb.ones(16, 2)) do
+        scaler:scale(ddp(xs):sum()):backward()
+        if rank == size - 1 then ddp(xs):sum():backward() end
+      end
+    end):to_fail(rank == size - 1 and "a scaled and an unscaled loss" or "left the loop")
+    dist.barrier()
+    run(ddp, 16)
+  end)
   it("exchanges few messages", function()
     local model = nn.parallel.DataParallel(nn.Sequential(nn.Linear(2, 9), nn.BatchNorm1d(9), nn.Linear(9, 2)))
     local set = gb.data.TensorDataset(gb.ones(96, 2))

@@ -433,6 +433,11 @@ describe("Sharded", function()
     if size == 2 then expect(all):to_be(2 * (2 + 1) + 1) end
   end)
 
+  it("refuses parameters that come later", function()
+    local opt = optim.Sharded(optim.SGD({ nn.Parameter(gb.ones(4)) }, { lr = 1 }))
+    local function add() opt:add_param_group { params = { nn.Parameter(gb.ones(2)) } } end
+    if size > 1 then expect(add):to_fail("before gb.optim.Sharded") else add() end
+  end)
   it("refuses what looks at all parameters together", function()
     local weight = nn.Linear(4, 4).weight
     expect(function() optim.Sharded(optim.LBFGS({ weight })) end):to_fail("LBFGS looks at all parameters")

@@ -56,7 +56,9 @@ utils.get_total_norm = define("gb.nn.utils.get_total_norm(tensors: tensors, norm
       fail(format("get_total_norm: norm_type is %s; it must be above 0 (2, or math.huge for the largest element)",
         tostring(norm_type)))
     end
-    local norms = native.whole_gradients(is_tensor(tensors) and { tensors } or tensors)
+    if is_tensor(tensors) then tensors = { tensors } end
+    native.check_scales("get_total_norm", tensors)
+    local norms = native.whole_gradients(tensors)
     if #norms == 0 then return gb.tensor(0.0) end
     local device = norms[1].device
     for i = 1, #norms do
@@ -97,7 +99,10 @@ utils.clip_grads_with_norm_ = define("gb.nn.utils.clip_grads_with_norm_(paramete
     for i = 1, #list do
       local grad = not seen[list[i]] and list[i].grad
       seen[list[i]] = true
-      if grad then grad:mul_(share:to(grad.device)) end
+      if grad then
+        native.check_scales("clip_grads_with_norm_", { grad })
+        grad:mul_(share:to(grad.device))
+      end
     end
   end)
 end)
