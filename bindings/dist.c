@@ -526,7 +526,8 @@ void gbl_open_dist(lua_State *L) {
   gbl_push_module(L, "_native");
   gbl_set_functions(L, (const luaL_Reg[]){ { "shards", shards_new }, { "shard", shard }, { "join", join },
                                             { "gather", gather },
-                                            { "whole_gradients", whole_gradients }, { "is_part", is_part }, { "check_scales", check_scales },
+                                            { "whole_gradients", whole_gradients }, { "is_part", is_part },
+                                            { "check_scales", check_scales },
                                             { "launch_size", launch_size }, { NULL, NULL } });
   lua_pop(L, 1);
   gbl_push_module(L, "dist");
