@@ -1,16 +1,18 @@
-/* cpu/conv.c - 2-D convolution, its gradients by input and by weight, and three ways to compute each.
+/* cpu/conv.c - 2-D convolution, its gradients by input and by weight, and the ways to compute each.
  *
  * Where the batch has few pixels in all, or the kernel one tap, columns of the whole batch are one product with the
- * weight, in the operands' own dtype. oneDNN (conv_onednn.h) takes slices of the batch: float32, or bfloat16 where the
- * CPU has a unit for it and nothing could be as small as what that takes for zero (cpu/gemm_bf16.c says when); else
- * 16-bit operands are widened slice by slice. Results are rounded once on the way out. The plain way is im2col and GEMM
- * on tiles of output pixels: it serves float64, TF32 and whatever oneDNN refuses. All cut their work by shape alone. A
- * weight's gradient is a sum over slices of the batch, each kept apart and added up in the order of the slices, so any
- * number of threads gives the same bits. Operations: 2 * n * oh * ow * o * c / groups * kh * kw; plain im2col moves
- * kh * kw / stride^2 times x. */
+ * weight, in the operands' own dtype. Kernels of 3 x 3 with a stride of 1 take fewer multiplications
+ * (conv_winograd.h), but where the CPU has a unit for the operands. oneDNN (conv_onednn.h) takes slices of the
+ * batch: float32, or bfloat16 where the CPU has a unit for it and nothing could be as small as what that takes for
+ * zero (cpu/gemm_bf16.c says when); else 16-bit operands are widened slice by slice. Results are rounded once on the
+ * way out. The plain way is im2col and GEMM on tiles of output pixels: it serves float64, TF32 and whatever oneDNN
+ * refuses. All cut their work by shape alone. A weight's gradient is a sum over slices of the batch, each kept apart
+ * and added up in the order of the slices, so any number of threads gives the same bits. Operations: 2 * n * oh * ow
+ * * o * c / groups * kh * kw; plain im2col moves kh * kw / stride^2 times x. */
 #include <string.h>
 
 #include "cpu/conv_onednn.h"
+#include "cpu/conv_winograd.h"
 #include "cpu/gemm.h"
 #include "cpu/scratch.h"
 #include "cpu/wide.h"
@@ -924,6 +926,48 @@ static gb_status backward_weight_slices(conv *v) {
 
 /* ====} */
 
+/* {==== Fewer multiplications ==== */
+
+/* Is the convolution, or its gradient by the weight, to go by conv_winograd.h? */
+static bool takes_winograd(const conv *v) {
+  return v->lane == GB_LANE_F32 && !rounds_operands(v->call) && !gb_cpu(v->call->context)->plain_convolution &&
+      gb_winograd_takes(&v->s);
+}
+
+/* Is that the first choice? Not where the CPU has a unit for the operands, whose products are as many but quicker. */
+static bool prefers_winograd(const conv *v) {
+  const gb_in_conv2d *in = operands(v->call);
+  const gb_product_how how = { .unit = gb_cpu(v->call->context)->unit };
+  return !gb_unit_takes(how, (gb_dtype)in->x->dtype, (gb_dtype)in->weight->dtype) && takes_winograd(v);
+}
+
+/* Run it. *done: false where a result is not finite, which a direct sum keeps apart from its neighbours. */
+static gb_status forward_winograd(conv *v, bool *done) {
+  size_t shared = 0, weight = gb_scratch_take(&shared, v->weight->numel * 4),
+      bias = gb_scratch_take(&shared, v->s.o * 4);
+  GB_TRY(gb_scratch_open_rooms(v->call, shared, 0, 0, &v->scratch));
+  const char *krsc = images_in(v, v->weight, 0, v->weight->shape[0], v->scratch.shared + weight),
+      *lanes = bias_in(v, v->scratch.shared + bias);
+  gb_status status = gb_winograd_forward(v->call, &v->s, v->x, (const float *)(const void *)krsc, v->turned,
+                                         (const float *)(const void *)lanes, v->relu, v->y, done);
+  gb_scratch_close(v->call, &v->scratch);
+  return status;
+}
+
+static gb_status backward_weight_winograd(conv *v, bool *done) {
+  const bool in_place = v->weight->dtype == GB_FLOAT32;
+  size_t shared = 0;
+  gb_scratch_take(&shared, in_place ? 0 : v->weight->numel * 4);
+  GB_TRY(gb_scratch_open_rooms(v->call, shared, 0, 0, &v->scratch));
+  char *krsc = in_place ? gb_data(v->weight) : v->scratch.shared;
+  gb_status status = gb_winograd_weight(v->call, &v->s, v->x, v->y, (float *)(void *)krsc, done);
+  if (!in_place && status == GB_OK) store(v->weight, 0, GB_LANE_F32, krsc, v->weight->numel);
+  gb_scratch_close(v->call, &v->scratch);
+  return status;
+}
+
+/* ====} */
+
 /* {==== Kernels ==== */
 
 /* Which way each takes: a product where that is quicker than any other, oneDNN by the unit for bfloat16, a product
@@ -936,18 +980,22 @@ static gb_status conv2d(gb_op_call *call) {
   set_up(&v, call, in->x, in->weight, GB_OUT(call, conv2d)->y, GB_CONV_ATTRS(attrs));
   v.bias = in->bias;
   v.relu = attrs->activation.integer == GB_WORD_relu;
+  bool done = false, tried = prefers_winograd(&v);
+  if (tried) GB_TRY(forward_winograd(&v, &done));
+  if (done) return GB_OK;
   if (takes_product(&v, FEW_ROWS)) return forward_product(&v);
   if (takes_narrow(&v)) return forward_narrow(&v);
   if (find_library(&v, GB_ONEDNN_FORWARD, MOST_SLICES, true)) return run_slices(&v, forward_slice);
+  if (!tried && takes_winograd(&v)) GB_TRY(forward_winograd(&v, &done));
+  if (done) return GB_OK;
   if (takes_large_product(&v)) return forward_product(&v);
   if (find_library(&v, GB_ONEDNN_FORWARD, MOST_SLICES, false)) return run_slices(&v, forward_slice);
   return forward_plain(&v);
 }
 
 /* With a stride of 1 the gradient by the input is a convolution itself: of y's gradient by the weight turned about,
- * with what padding is left. oneDNN is faster at it. half: as find_library has it. false: it is not, or the library
- * cannot. */
-static bool find_turned(conv *v, bool half) {
+ * with what padding is left. oneDNN is faster at it. false: it is not. */
+static bool turn(conv *v) {
   const gb_conv_sizes s = v->s;
   conv turned = *v;
   if (s.groups != 1 || s.stride[0] != 1 || s.stride[1] != 1) return false;
@@ -963,7 +1011,14 @@ static bool find_turned(conv *v, bool half) {
   turned.turned = true;
   turned.x = v->y;
   turned.y = v->x;
-  if (!find_library(&turned, GB_ONEDNN_FORWARD, MOST_SLICES, half)) return false;
+  *v = turned;
+  return true;
+}
+
+/* The same where oneDNN can do it; half: as find_library has it. */
+static bool find_turned(conv *v, bool half) {
+  conv turned = *v;
+  if (!turn(&turned) || !find_library(&turned, GB_ONEDNN_FORWARD, MOST_SLICES, half)) return false;
   *v = turned;
   return true;
 }
@@ -974,10 +1029,16 @@ static gb_status conv2d_backward_input(gb_op_call *call) {
   set_up(&v, call, GB_OUT(call, conv2d_backward_input)->dx, in->weight, in->grad,
          GB_CONV_ATTRS(GB_ATTRS(call, conv2d_backward_input)));
   bool narrow = v.cg < LEAST_TILE_CHANNELS; /* of which oneDNN (2.6) computes 16 */
+  conv turned = v;
+  bool turns = turn(&turned), done = false, tried = turns && prefers_winograd(&turned);
+  if (tried) GB_TRY(forward_winograd(&turned, &done));
+  if (done) return GB_OK;
   if (takes_product(&v, narrow ? FEW_ROWS_OF_SUMS : FEW_ROWS) || (narrow && takes_large_product(&v)))
     return backward_input_product(&v);
   if (find_turned(&v, true)) return run_slices(&v, forward_slice);
   if (find_library(&v, GB_ONEDNN_BACKWARD_INPUT, MOST_SLICES, true)) return run_slices(&v, backward_input_slice);
+  if (turns && !tried && takes_winograd(&turned)) GB_TRY(forward_winograd(&turned, &done));
+  if (done) return GB_OK;
   if (takes_large_product(&v)) return backward_input_product(&v);
   if (find_turned(&v, false)) return run_slices(&v, forward_slice);
   if (find_library(&v, GB_ONEDNN_BACKWARD_INPUT, MOST_SLICES, false)) return run_slices(&v, backward_input_slice);
@@ -994,9 +1055,14 @@ static gb_status conv2d_backward_weight(gb_op_call *call) {
     return GB_OK;
   }
   bool strides = v.s.stride[0] > 1 || v.s.stride[1] > 1; /* oneDNN (2.6) sums slowly over them */
+  bool done = false, tried = prefers_winograd(&v);
+  if (tried) GB_TRY(backward_weight_winograd(&v, &done));
+  if (done) return GB_OK;
   if (takes_product(&v, FEW_ROWS_OF_SUMS) || (strides && takes_large_product(&v))) return backward_weight_product(&v);
   if (takes_depthwise(&v)) return backward_weight_depthwise(&v);
   if (find_library(&v, GB_ONEDNN_BACKWARD_WEIGHT, MOST_PARTIALS, true)) return backward_weight_slices(&v);
+  if (!tried && takes_winograd(&v)) GB_TRY(backward_weight_winograd(&v, &done));
+  if (done) return GB_OK;
   if (takes_large_product(&v)) return backward_weight_product(&v);
   if (find_library(&v, GB_ONEDNN_BACKWARD_WEIGHT, MOST_PARTIALS, false)) return backward_weight_slices(&v);
   return backward_weight_plain(&v);

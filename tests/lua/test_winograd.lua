@@ -1,0 +1,92 @@
+-- test_winograd.lua - conv2d by 3 x 3 kernels with a stride of 1 and enough channels, which the CPU computes with fewer
+-- multiplications, against float64, which it sums directly: odd maps, wide padding, rows of many tiles, both layouts,
+-- every dtype, gradients; and what is not finite stays where a direct sum has it.
+
+local gb = require "gibbous"
+local F = gb.nn.functional
+local describe, it, expect = gb.test.describe, gb.test.it, gb.test.expect
+
+-- images, channels in, height, width, channels out, padding
+local cases = {
+  { 4, 16, 8, 8, 32, 1 }, { 3, 32, 9, 13, 16, 1 }, { 2, 48, 17, 11, 16, 0 }, { 2, 16, 14, 15, 48, 2 },
+  { 1, 16, 13, 19, 16, 4 }, { 1, 16, 5, 300, 16, 1 }, { 9, 64, 5, 3, 32, { 1, 2 } }, { 1, 16, 130, 4, 16, { 0, 1 } },
+}
+-- In units of the largest result: 2^-24 times some 10 for sums of 432 products and 4 transformations; a rounding of the
+-- result to 16 bits, and of dx and of dw.
+local room = { float32 = 2e-6, bfloat16 = 0x1p-8, float16 = 0x1p-11 }
+
+local function far(got, want) return ((got:to("float64") - want):abs():max() / want:abs():max()):item() end
+
+local function last(x) return x:permute({ 1, 3, 4, 2 }):contiguous():permute({ 1, 4, 2, 3 }) end
+
+describe("conv2d of 3 x 3 kernels", function()
+  for dtype, most in pairs(room) do
+    it("agrees with float64 in " .. dtype, function()
+      gb.manual_seed(5)
+      for _, case in ipairs(cases) do
+        local n, c, h, w, o, padding = table.unpack(case)
+        local x, b = gb.randn(n, c, h, w):to(dtype), gb.randn(o):to(dtype)
+        local weight = gb.randn(o, c, 3, 3):to(dtype)
+        local function run(kind, change)
+          local leaves = { change(x:to(kind)), change(weight:to(kind)), b:to(kind) }
+          for _, leaf in ipairs(leaves) do leaf:requires_grad_() end
+          local y = F.conv2d(leaves[1], leaves[2], leaves[3], { padding = padding })
+          gb.manual_seed(6)
+          local up = gb.randn(y.shape):to(dtype):to(kind)
+          return { y, table.unpack(gb.grad(y, leaves, { grad_outputs = up })) }
+        end
+        local want = run("float64", function(t) return t end)
+        for _, change in ipairs { function(t) return t:contiguous() end, last } do
+          local got = run(dtype, change)
+          for i = 1, 4 do expect(far(got[i], want[i]) <= most):to_be(true) end
+        end
+        local relu = F.conv2d(last(x), weight, b, { padding = padding, activation = "relu" })
+        expect(relu):to_equal_bits(F.conv2d(x, weight, b, { padding = padding }):relu())
+      end
+    end)
+  end
+
+  it("gives the same bits for any number of threads", function()
+    local x, weight = gb.randn(6, 32, 20, 18):requires_grad_(), gb.randn(48, 32, 3, 3):requires_grad_()
+    local threads, first = gb.get_num_threads(), nil
+    for _, count in ipairs { 1, 2, 3, 7 } do
+      gb.set_num_threads(count)
+      local y = F.conv2d(x, weight, nil, { padding = 1 })
+      local dx, dw = table.unpack(gb.grad(y:square():sum(), { x, weight }))
+      first = first or { y, dx, dw }
+      expect(y):to_equal_bits(first[1])
+      expect(dx):to_equal_bits(first[2])
+      expect(dw):to_equal_bits(first[3])
+    end
+    gb.set_num_threads(threads)
+  end)
+
+  -- Sums and differences of a tile would carry an infinity to results whose windows do not hold it.
+  it("keeps infinities and NaN where a direct sum has them", function()
+    for _, bad in ipairs { math.huge, -math.huge, 0 / 0 } do
+      local x, weight = gb.randn(2, 16, 16, 16), gb.rand(16, 16, 3, 3) + 0.5
+      x[{ 2, 3, 7, 8 }] = bad
+      x:requires_grad_()
+      weight:requires_grad_()
+      local y = F.conv2d(x, weight, nil, { padding = 1 })
+      expect(y:isfinite():logical_not():sum():item()):to_be(16 * 9)
+      expect(y[{ 2, {}, { 6, 8 }, { 7, 9 } }]:isfinite():any():item()):to_be(false)
+      local up = gb.ones(y.shape)
+      local dx, dw = table.unpack(gb.grad(y, { x, weight }, { grad_outputs = up, retain_graph = true }))
+      expect(dx:isfinite():all():item()):to_be(true)
+      expect(dw:isfinite():logical_not():sum():item()):to_be(16 * 9)
+      up[{ 1, 5, 3, 4 }] = bad
+      dx = gb.grad(y, { x }, { grad_outputs = up })[1]
+      expect(dx:isfinite():logical_not():sum():item()):to_be(16 * 9)
+    end
+  end)
+
+  it("does not overflow where a direct sum does not", function()
+    local x = gb.zeros(1, 16, 16, 16)
+    x[{ 1, 1, 5, 5 }], x[{ 1, 1, 5, 7 }], x[{ 1, 1, 7, 5 }] = 3e38, -3e38, -3e38
+    local y = F.conv2d(x, gb.full({ 16, 16, 3, 3 }, 0.25), nil, { padding = 1 })
+    expect(y:isfinite():all():item()):to_be(true)
+  end)
+end)
+
+gb.test.finish()
