@@ -144,20 +144,31 @@ static void pack_across(gb_lane lane, const lines *l, int64_t first, int64_t cou
   }
 }
 
-#if defined(__AVX512BW__) && defined(__AVX512DQ__)
+#if (defined(__AVX512BW__) && defined(__AVX512DQ__)) || (defined(__AVX2__) && defined(__F16C__))
+#define HAVE_SQUARES
 
-/* 16 elements, or those that are inside and zeros, as float32. */
-static inline __attribute__((always_inline)) __m512 widen_16(gb_dtype dtype, const char *from, __mmask16 inside) {
+/* Squares of SIDE x SIDE elements, a row in a vector: to widen `count` elements (SIDE and more: all of it, others are
+ * 0), to transpose, and to store the first `count`. */
+#if defined(__AVX512BW__)
+enum { SIDE = 16 };
+typedef __m512 square_row;
+
+static inline __mmask16 first_of_16(int64_t n) { return (__mmask16)(n < 16 ? (1u << (n < 0 ? 0 : n)) - 1 : 0xffffu); }
+
+static inline __attribute__((always_inline)) __m512 widen_row(gb_dtype dtype, const char *from, int64_t count) {
+  const __mmask16 inside = first_of_16(count);
   if (dtype == GB_FLOAT32) return _mm512_maskz_loadu_ps(inside, from);
   __m256i bits = _mm256_maskz_loadu_epi16(inside, from);
   return dtype == GB_FLOAT16 ? _mm512_cvtph_ps(bits)
       : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
 }
 
-static inline __mmask16 first_of_16(int64_t n) { return (__mmask16)(n < 16 ? (1u << (n < 0 ? 0 : n)) - 1 : 0xffffu); }
+static inline __attribute__((always_inline)) void store_row(float *to, __m512 x, int64_t count) {
+  _mm512_mask_storeu_ps(to, first_of_16(count), x);
+}
 
-/* A 16 x 16 matrix, transposed in registers: by 32 bits, by 64, and twice by 128. */
-static inline __attribute__((always_inline)) void transpose_16(__m512 *t) {
+/* By 32 bits, by 64, and twice by 128. */
+static inline __attribute__((always_inline)) void transpose(__m512 *t) {
   __m512 u[16];
 #pragma GCC unroll 8
   for (int i = 0; i < 16; i += 2)
@@ -180,63 +191,115 @@ static inline __attribute__((always_inline)) void transpose_16(__m512 *t) {
 #pragma GCC unroll 16
   for (int i = 0; i < 16; i++) t[i] = u[i];
 }
+#else
+enum { SIDE = 8 };
+typedef __m256 square_row;
 
-/* One panel of float32 from lines whose elements along k lie together, 16 x 16 at a time: no float32 copy of 16-bit
+static inline __attribute__((always_inline)) __m256 widen_row(gb_dtype dtype, const char *from, int64_t count) {
+  char some[32] = { 0 };
+  if (count < SIDE) {
+    for (int64_t i = 0; i < count; i++)
+      memcpy(some + i * (dtype == GB_FLOAT32 ? 4 : 2), from + i * (dtype == GB_FLOAT32 ? 4 : 2),
+             dtype == GB_FLOAT32 ? 4 : 2);
+    from = some;
+  }
+  if (dtype == GB_FLOAT32) return _mm256_loadu_ps((const float *)(const void *)from);
+  __m128i bits = _mm_loadu_si128((const __m128i *)(const void *)from);
+  return dtype == GB_FLOAT16 ? _mm256_cvtph_ps(bits)
+      : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+}
+
+/* Without stores by a mask, which some processors take apart. */
+static inline __attribute__((always_inline)) void store_row(float *to, __m256 x, int64_t count) {
+  if (count >= SIDE) { _mm256_storeu_ps(to, x); return; }
+  __m128 part = _mm256_castps256_ps128(x);
+  if (count & 4) {
+    _mm_storeu_ps(to, part);
+    part = _mm256_extractf128_ps(x, 1), to += 4;
+  }
+  if (count & 2) {
+    _mm_storel_pi((__m64 *)(void *)to, part);
+    part = _mm_movehl_ps(part, part), to += 2;
+  }
+  if (count & 1) _mm_store_ss(to, part);
+}
+
+/* By 32 bits, by 64, and by 128. */
+static inline __attribute__((always_inline)) void transpose(__m256 *t) {
+  __m256 u[8];
+#pragma GCC unroll 4
+  for (int i = 0; i < 8; i += 2)
+    u[i] = _mm256_unpacklo_ps(t[i], t[i + 1]), u[i + 1] = _mm256_unpackhi_ps(t[i], t[i + 1]);
+#pragma GCC unroll 2
+  for (int i = 0; i < 8; i += 4)
+    for (int c = 0; c < 2; c++) {
+      t[i + 2 * c] = _mm256_shuffle_ps(u[i + c], u[i + c + 2], 0x44);
+      t[i + 2 * c + 1] = _mm256_shuffle_ps(u[i + c], u[i + c + 2], 0xee);
+    }
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; c++) {
+    u[c] = _mm256_permute2f128_ps(t[c], t[4 + c], 0x20);
+    u[4 + c] = _mm256_permute2f128_ps(t[c], t[4 + c], 0x31);
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; i++) t[i] = u[i];
+}
+#endif
+
+/* One panel of float32 from lines whose elements along k lie together, a square at a time: no float32 copy of 16-bit
  * lines comes in between. */
-static inline __attribute__((always_inline)) void pack_along_16(gb_dtype dtype, const lines *l, int64_t first,
-                                                                int64_t count, int64_t from,
-                                                               int64_t depth, int width, float *to) {
-  for (int line = 0; line < width; line += 16) {
-    __mmask16 kept = first_of_16(width - line);
-    for (int64_t p = 0; p < depth; p += 16) {
-      __mmask16 inside = first_of_16(depth - p);
+static inline __attribute__((always_inline)) void pack_squares_along(gb_dtype dtype, const lines *l, int64_t first,
+                                                                     int64_t count, int64_t from, int64_t depth,
+                                                                     int width, float *to) {
+  for (int line = 0; line < width; line += SIDE) {
+    for (int64_t p = 0; p < depth; p += SIDE) {
       const char *at = line_at(l, first + line, from + p);
-      __m512 t[16];
+      square_row t[SIDE];
 #pragma GCC unroll 16
-      for (int i = 0; i < 16; i++)
-        t[i] = line + i < count ? widen_16(dtype, at + i * l->line_stride * l->bytes, inside) : _mm512_setzero_ps();
-      transpose_16(t);
+      for (int i = 0; i < SIDE; i++)
+        t[i] = line + i < count ? widen_row(dtype, at + i * l->line_stride * l->bytes, depth - p) : (square_row){ 0 };
+      transpose(t);
       float *row = to + p * width + line;
-      if (depth - p >= 16) {
+      if (depth - p >= SIDE) {
 #pragma GCC unroll 16
-        for (int i = 0; i < 16; i++) _mm512_mask_storeu_ps(row + i * width, kept, t[i]);
+        for (int i = 0; i < SIDE; i++) store_row(row + i * width, t[i], width - line);
       } else {
-        for (int i = 0; i < depth - p; i++) _mm512_mask_storeu_ps(row + i * width, kept, t[i]);
+        for (int i = 0; i < depth - p; i++) store_row(row + i * width, t[i], width - line);
       }
     }
   }
 }
 
 /* All panels of lines that lie side by side. */
-static inline __attribute__((always_inline)) void pack_across_16(gb_dtype dtype, const lines *l, int64_t first,
-                                                                 int64_t count, int64_t from,
-                                                                int64_t depth, int width, float *to) {
+static inline __attribute__((always_inline)) void pack_squares_across(gb_dtype dtype, const lines *l, int64_t first,
+                                                                      int64_t count, int64_t from, int64_t depth,
+                                                                      int width, float *to) {
   for (int64_t p = 0; p < depth; p++, to += width) {
     const char *run = line_at(l, first, from + p);
     float *at = to;
+    if (p + RUNS_AHEAD < depth) ask_for(line_at(l, first, from + p + RUNS_AHEAD), count * l->bytes);
     for (int64_t i = 0; i < count; i += width, at += depth * width)
-      for (int j = 0; j < width; j += 16)
-        _mm512_mask_storeu_ps(at + j, first_of_16(width - j),
-                              widen_16(dtype, run + (i + j) * l->bytes, first_of_16(least(count - i, width) - j)));
+      for (int j = 0; j < width; j += SIDE)
+        store_row(at + j, widen_row(dtype, run + (i + j) * l->bytes, count - i - j), width - j);
   }
 }
 
-static inline __attribute__((always_inline)) void pack_16(gb_dtype dtype, const lines *l, int64_t first, int64_t count,
-                                                          int64_t from, int64_t depth,
-                                                         int width, float *to) {
-  if (l->depth_stride != 1) { pack_across_16(dtype, l, first, count, from, depth, width, to); return; }
+static inline __attribute__((always_inline)) void pack_squares_of(gb_dtype dtype, const lines *l, int64_t first,
+                                                                  int64_t count, int64_t from, int64_t depth,
+                                                                  int width, float *to) {
+  if (l->depth_stride != 1) { pack_squares_across(dtype, l, first, count, from, depth, width, to); return; }
   for (int64_t i = 0; i < count; i += width, to += depth * width)
-    pack_along_16(dtype, l, first + i, least(width, count - i), from, depth, width, to);
+    pack_squares_along(dtype, l, first + i, least(width, count - i), from, depth, width, to);
 }
 
-/* The same as pack() does for any lanes, with vectors of 16; false where the lines are not of a kind that it takes. */
-static bool pack_wide(gb_lane lane, const lines *l, int64_t first, int64_t count, int64_t from, int64_t depth,
-                      int width, char *to) {
+/* The same as pack() does for any lanes, by squares; false where the lines are not of a kind that it takes. */
+static bool pack_squares(gb_lane lane, const lines *l, int64_t first, int64_t count, int64_t from, int64_t depth,
+                         int width, char *to) {
   float *lanes = (float *)(void *)to;
   if (lane != GB_LANE_F32 || l->tf32 || (l->depth_stride != 1 && l->line_stride != 1)) return false;
-  if (l->dtype == GB_FLOAT32) pack_16(GB_FLOAT32, l, first, count, from, depth, width, lanes);
-  else if (l->dtype == GB_BFLOAT16) pack_16(GB_BFLOAT16, l, first, count, from, depth, width, lanes);
-  else if (l->dtype == GB_FLOAT16) pack_16(GB_FLOAT16, l, first, count, from, depth, width, lanes);
+  if (l->dtype == GB_FLOAT32) pack_squares_of(GB_FLOAT32, l, first, count, from, depth, width, lanes);
+  else if (l->dtype == GB_BFLOAT16) pack_squares_of(GB_BFLOAT16, l, first, count, from, depth, width, lanes);
+  else if (l->dtype == GB_FLOAT16) pack_squares_of(GB_FLOAT16, l, first, count, from, depth, width, lanes);
   else return false;
   return true;
 }
@@ -246,8 +309,8 @@ static bool pack_wide(gb_lane lane, const lines *l, int64_t first, int64_t count
 /* Lines first .. first + count - 1, k from .. from + depth - 1, into panels of `width` lines. */
 static void pack(gb_lane lane, const lines *l, int64_t first, int64_t count, int64_t from, int64_t depth, int width,
                  char *to, char *work) {
-#if defined(__AVX512BW__) && defined(__AVX512DQ__)
-  if (pack_wide(lane, l, first, count, from, depth, width, to)) return;
+#if defined(HAVE_SQUARES)
+  if (pack_squares(lane, l, first, count, from, depth, width, to)) return;
 #endif
   if (l->line_stride == 1 && (l->depth_stride != 1 || depth == 1)) {
     pack_across(lane, l, first, count, from, depth, width, to, work);
