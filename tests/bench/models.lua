@@ -1,5 +1,6 @@
--- models.lua - our half of the group models, as measure.lua says: one training step of each, with AdamW. peer_models.py
--- has the same models of torchvision's and transformers'.
+-- models.lua - our half of the group models, as measure.lua says: one training step of each, with AdamW, and its
+-- products (of layers, attention, convolutions by direct sums) at the speed of a large one: its floor, where nothing
+-- takes fewer multiplications. peer_models.py has the same models of torchvision's and transformers'.
 
 local gb = require "gibbous"
 local measure = dofile("tests/bench/measure.lua")
@@ -11,7 +12,7 @@ local VOCABULARY, WIDTH, TIME = 1000, 256, 128
 local function step(name, net, x, y)
   net:to("cpu", precision)
   local opt, scaler = optim.AdamW(net:parameters(), { lr = 1e-4 }), amp.GradScaler(precision)
-  measure.report(("%s %s"):format(name, measure.spelled), function()
+  local function run()
     opt:zero_grad()
     local loss = amp.autocast(precision, function()
       local logits = net(x)
@@ -21,7 +22,10 @@ local function step(name, net, x, y)
     scaler:step(opt)
     scaler:update()
     loss:item()
-  end)
+  end
+  local case = ("%s %s"):format(name, measure.spelled)
+  measure.report(case, run)
+  measure.floor(case, 0, amp.audit(net, run, { print = false }).operations / 2, measure.dtype)
 end
 
 -- {==== pictures ====

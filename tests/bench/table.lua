@@ -273,12 +273,14 @@ function groups.models()
   end
   local a, b, order = alternate(mine, others)
   head("One training step of models", "model", "ours", "PyTorch", "ours / PyTorch", "ours / our 32-true",
-    "PyTorch / its 32-true", "ours / PyTorch's best")
+    "PyTorch / its 32-true", "ours / PyTorch's best", "floor", "floor / ours", "floor / PyTorch's best")
   for _, name in ipairs(order) do
-    local base = name:gsub("%S+$", "32-true")
+    local base, least = name:gsub("%S+$", "32-true"), a["floor of " .. name]
     local best = math.min(b[name] or math.huge, b[base] or math.huge)
-    row(name, pretty(a[name]), pretty(b[name]), ratio(a[name], b[name]), ratio(a[name], a[base]),
-      ratio(b[name], b[base]), ratio(a[name], best))
+    if least then
+      row(name, pretty(a[name]), pretty(b[name]), ratio(a[name], b[name]), ratio(a[name], a[base]),
+        ratio(b[name], b[base]), ratio(a[name], best), pretty(least), ratio(least, a[name]), ratio(least, best))
+    end
   end
 end
 
