@@ -1,7 +1,7 @@
 /* cpu/conv.c - 2-D convolution, its gradients by input and by weight, and the ways to compute each.
  *
  * Where the batch has few pixels in all, or the kernel one tap, columns of the whole batch are one product with the
- * weight, in the operands' own dtype. Kernels of 3 x 3 with a stride of 1 take fewer multiplications
+ * weight, in the operands' own dtype. Kernels of 3 x 3, and some others, take fewer multiplications
  * (conv_winograd.h), but where the CPU has a unit for the operands. oneDNN (conv_onednn.h) takes slices of the
  * batch: float32, or bfloat16 where the CPU has a unit for it and nothing could be as small as what that takes for
  * zero (cpu/gemm_bf16.c says when); else 16-bit operands are widened slice by slice. Results are rounded once on the
@@ -928,28 +928,26 @@ static gb_status backward_weight_slices(conv *v) {
 
 /* {==== Fewer multiplications ==== */
 
-/* Is the convolution, or its gradient by the weight, to go by conv_winograd.h? */
-static bool takes_winograd(const conv *v) {
-  return v->lane == GB_LANE_F32 && !rounds_operands(v->call) && !gb_cpu(v->call->context)->plain_convolution &&
-      gb_winograd_takes(&v->s);
-}
-
-/* Is that the first choice? Not where the CPU has a unit for the operands, whose products are as many but quicker. */
-static bool prefers_winograd(const conv *v) {
+/* Is the convolution, or a gradient, to go by conv_winograd.h? first: before anything else, which it is not where the
+ * CPU has a unit for the operands, whose products are more but quicker. */
+static bool takes_winograd(const conv *v, gb_winograd_kind kind, bool first) {
   const gb_in_conv2d *in = operands(v->call);
   const gb_product_how how = { .unit = gb_cpu(v->call->context)->unit };
-  return !gb_unit_takes(how, (gb_dtype)in->x->dtype, (gb_dtype)in->weight->dtype) && takes_winograd(v);
+  if (v->lane != GB_LANE_F32 || rounds_operands(v->call) || gb_cpu(v->call->context)->plain_convolution) return false;
+  if (first == gb_unit_takes(how, (gb_dtype)in->x->dtype, (gb_dtype)in->weight->dtype)) return false;
+  return gb_winograd_takes(&v->s, kind);
 }
 
-/* Run it. *done: false where a result is not finite, which a direct sum keeps apart from its neighbours. */
-static gb_status forward_winograd(conv *v, bool *done) {
+/* Run it, forward or by the input. *done: false where a result is not finite, which a direct sum keeps apart from its
+ * neighbours. */
+static gb_status run_winograd(conv *v, bool input, bool *done) {
   size_t shared = 0, weight = gb_scratch_take(&shared, v->weight->numel * 4),
       bias = gb_scratch_take(&shared, v->s.o * 4);
   GB_TRY(gb_scratch_open_rooms(v->call, shared, 0, 0, &v->scratch));
-  const char *krsc = images_in(v, v->weight, 0, v->weight->shape[0], v->scratch.shared + weight),
-      *lanes = bias_in(v, v->scratch.shared + bias);
-  gb_status status = gb_winograd_forward(v->call, &v->s, v->x, (const float *)(const void *)krsc, v->turned,
-                                         (const float *)(const void *)lanes, v->relu, v->y, done);
+  const float *krsc = (const float *)(void *)weight_in(v, v->scratch.shared + weight),
+      *lanes = (const float *)(void *)bias_in(v, v->scratch.shared + bias);
+  gb_status status = input ? gb_winograd_input(v->call, &v->s, v->y, krsc, v->x, done)
+      : gb_winograd_forward(v->call, &v->s, v->x, krsc, lanes, v->relu, v->y, done);
   gb_scratch_close(v->call, &v->scratch);
   return status;
 }
@@ -980,13 +978,13 @@ static gb_status conv2d(gb_op_call *call) {
   set_up(&v, call, in->x, in->weight, GB_OUT(call, conv2d)->y, GB_CONV_ATTRS(attrs));
   v.bias = in->bias;
   v.relu = attrs->activation.integer == GB_WORD_relu;
-  bool done = false, tried = prefers_winograd(&v);
-  if (tried) GB_TRY(forward_winograd(&v, &done));
+  bool done = false;
+  if (takes_winograd(&v, GB_WINOGRAD_FORWARD, true)) GB_TRY(run_winograd(&v, false, &done));
   if (done) return GB_OK;
   if (takes_product(&v, FEW_ROWS)) return forward_product(&v);
   if (takes_narrow(&v)) return forward_narrow(&v);
   if (find_library(&v, GB_ONEDNN_FORWARD, MOST_SLICES, true)) return run_slices(&v, forward_slice);
-  if (!tried && takes_winograd(&v)) GB_TRY(forward_winograd(&v, &done));
+  if (takes_winograd(&v, GB_WINOGRAD_FORWARD, false)) GB_TRY(run_winograd(&v, false, &done));
   if (done) return GB_OK;
   if (takes_large_product(&v)) return forward_product(&v);
   if (find_library(&v, GB_ONEDNN_FORWARD, MOST_SLICES, false)) return run_slices(&v, forward_slice);
@@ -994,8 +992,9 @@ static gb_status conv2d(gb_op_call *call) {
 }
 
 /* With a stride of 1 the gradient by the input is a convolution itself: of y's gradient by the weight turned about,
- * with what padding is left. oneDNN is faster at it. false: it is not. */
-static bool turn(conv *v) {
+ * with what padding is left. oneDNN is faster at it. half: as find_library has it. false: it is not, or the library
+ * cannot. */
+static bool find_turned(conv *v, bool half) {
   const gb_conv_sizes s = v->s;
   conv turned = *v;
   if (s.groups != 1 || s.stride[0] != 1 || s.stride[1] != 1) return false;
@@ -1011,14 +1010,7 @@ static bool turn(conv *v) {
   turned.turned = true;
   turned.x = v->y;
   turned.y = v->x;
-  *v = turned;
-  return true;
-}
-
-/* The same where oneDNN can do it; half: as find_library has it. */
-static bool find_turned(conv *v, bool half) {
-  conv turned = *v;
-  if (!turn(&turned) || !find_library(&turned, GB_ONEDNN_FORWARD, MOST_SLICES, half)) return false;
+  if (!find_library(&turned, GB_ONEDNN_FORWARD, MOST_SLICES, half)) return false;
   *v = turned;
   return true;
 }
@@ -1029,15 +1021,14 @@ static gb_status conv2d_backward_input(gb_op_call *call) {
   set_up(&v, call, GB_OUT(call, conv2d_backward_input)->dx, in->weight, in->grad,
          GB_CONV_ATTRS(GB_ATTRS(call, conv2d_backward_input)));
   bool narrow = v.cg < LEAST_TILE_CHANNELS; /* of which oneDNN (2.6) computes 16 */
-  conv turned = v;
-  bool turns = turn(&turned), done = false, tried = turns && prefers_winograd(&turned);
-  if (tried) GB_TRY(forward_winograd(&turned, &done));
+  bool done = false;
+  if (takes_winograd(&v, GB_WINOGRAD_INPUT, true)) GB_TRY(run_winograd(&v, true, &done));
   if (done) return GB_OK;
   if (takes_product(&v, narrow ? FEW_ROWS_OF_SUMS : FEW_ROWS) || (narrow && takes_large_product(&v)))
     return backward_input_product(&v);
   if (find_turned(&v, true)) return run_slices(&v, forward_slice);
   if (find_library(&v, GB_ONEDNN_BACKWARD_INPUT, MOST_SLICES, true)) return run_slices(&v, backward_input_slice);
-  if (turns && !tried && takes_winograd(&turned)) GB_TRY(forward_winograd(&turned, &done));
+  if (takes_winograd(&v, GB_WINOGRAD_INPUT, false)) GB_TRY(run_winograd(&v, true, &done));
   if (done) return GB_OK;
   if (takes_large_product(&v)) return backward_input_product(&v);
   if (find_turned(&v, false)) return run_slices(&v, forward_slice);
@@ -1055,13 +1046,13 @@ static gb_status conv2d_backward_weight(gb_op_call *call) {
     return GB_OK;
   }
   bool strides = v.s.stride[0] > 1 || v.s.stride[1] > 1; /* oneDNN (2.6) sums slowly over them */
-  bool done = false, tried = prefers_winograd(&v);
-  if (tried) GB_TRY(backward_weight_winograd(&v, &done));
+  bool done = false;
+  if (takes_winograd(&v, GB_WINOGRAD_WEIGHT, true)) GB_TRY(backward_weight_winograd(&v, &done));
   if (done) return GB_OK;
   if (takes_product(&v, FEW_ROWS_OF_SUMS) || (strides && takes_large_product(&v))) return backward_weight_product(&v);
   if (takes_depthwise(&v)) return backward_weight_depthwise(&v);
   if (find_library(&v, GB_ONEDNN_BACKWARD_WEIGHT, MOST_PARTIALS, true)) return backward_weight_slices(&v);
-  if (!tried && takes_winograd(&v)) GB_TRY(backward_weight_winograd(&v, &done));
+  if (takes_winograd(&v, GB_WINOGRAD_WEIGHT, false)) GB_TRY(backward_weight_winograd(&v, &done));
   if (done) return GB_OK;
   if (takes_large_product(&v)) return backward_weight_product(&v);
   if (find_library(&v, GB_ONEDNN_BACKWARD_WEIGHT, MOST_PARTIALS, false)) return backward_weight_slices(&v);

@@ -1,16 +1,18 @@
-/* cpu/conv_winograd.c - 3 x 3 convolution with a stride of 1 by Winograd's F(2 x 2, 3 x 3): Lavin and Gray, "Fast
- * Algorithms for Convolutional Neural Networks" (2015), section 4.1.
+/* cpu/conv_winograd.c - convolution in fewer multiplications: Winograd's F(2, 3) and F(3, 2) along each dimension; Lavin
+ * and Gray, "Fast Algorithms for Convolutional Neural Networks" (2015), section 4.1.
  *
- * x is cut into tiles of 4 x 4 pixels that overlap by 2, each of which gives 2 x 2 pixels of y. Tiles and weights are
- * transformed (by sums and differences, and halves of weights), multiplied place by place, which over all channels is
- * one product of matrices for each of the 16 places, and the results are transformed back: 16 multiplications where
- * direct sums take 36. All of it is float32, with the error of a direct sum or less. The weight's gradient is the same
- * turned about: its products sum over tiles. A chunk takes so many tiles that its matrices stay in the cache; tiles are
- * cut by shape alone, and gradients of slices are added up in their order, so any number of threads gives the same
- * bits. Infinities and NaN spread over a tile here, so who finds any is told.
+ * x is cut into tiles of 4 pixels along a dimension, which overlap: with 3 taps by 2, and each gives 2 results; with 2
+ * taps by 1, for 3 results. Tiles and weights are transformed (by sums and differences, and halves of weights),
+ * multiplied place by place, which over all channels is one product of matrices for each place, and transformed back:
+ * of 3 x 3 taps 16 multiplications where direct sums take 36, of 1 x 3 taps 4 for 6. A kernel of 4 x 4 with a stride of
+ * 2 is one of 2 x 2 over the four pixels of a stride as channels: 64 for 144. The gradient by x goes from y's tiles by
+ * the weight turned about, to the pixels of a stride as channels; the weight's is the same with products that sum over
+ * tiles. All of it is float32, with the error of a direct sum or less.
  *
- * For each tile, c channels in and o out: 32 c (o) operations, 4 c, 16 c and 16 o written and read, 32 c o multiplied
- * and added. */
+ * A chunk takes so many tiles that its matrices stay in the cache; tiles are cut by shape alone, and gradients of slices
+ * are added up in their order, so any number of threads gives the same bits. Infinities and NaN spread over a tile here,
+ * so who finds any is told. For each tile, c channels in and o out: 32 c and 24 o operations, 16 c and 16 o written and
+ * read, 16 c o multiplied and added. */
 #include "cpu/conv_winograd.h"
 
 #include "cpu/gemm.h"
@@ -18,41 +20,55 @@
 #include "cpu/walk.h"
 #include "cpu/wide.h"
 
-/* Places of a tile; tiles side by side that are one unit of work; tiles of a chunk at least and at most, and the bytes
- * that its matrices may take where that is between them; chunks that feed the threads of a small machine. */
+/* Places of a tile, at most; tiles side by side that are one unit of work; tiles of a chunk at least and at most, and
+ * the bytes that its matrices may take where that is between them; chunks that feed the threads of a small machine. */
 enum { PLACES = 16, UNIT_TILES = 60, LEAST_TILES = 48, MOST_TILES = 240, CHUNK_BYTES = 384 << 10, WANTED_CHUNKS = 8 };
-/* Channels of either side, and tiles, from which on the products are worth the transformations; and the most that
- * transformed weights may take. */
-enum { LEAST_CHANNELS = 16, LEAST_OF_ALL = 64, MOST_WEIGHT_BYTES = 32 << 20 };
+/* Channels of either side from which on the products are worth the transformations: of tiles along both dimensions, where
+ * the weight is packed beforehand, and others; tiles that are worth those of the weight, whose results may take so many
+ * bytes. */
+enum { FEW_CHANNELS = 16, LEAST_CHANNELS = 32, LEAST_OF_ALL = 64, MOST_WEIGHT_BYTES = 32 << 20 };
+/* The share of a direct sum's multiplications that is worth it. */
+#define MOST_SHARE 0.72
 /* Slices of the tiles with a gradient of the weight each, at most, and their bytes in all. */
 enum { MOST_SLICES = 8, MOST_SLICE_BYTES = 64 << 20 };
 /* Floats between planes of places, so that the same element of all planes does not share a set of the cache. */
 enum { APART = 16 };
+/* Rows of weights that one chunk transforms, and columns that one packs. */
+enum { WEIGHT_ROWS = 32 };
 
-/* A convolution as all chunks see it. */
+/* One dimension: pixels of a stride, taps for each of them, results and places of a tile. */
+typedef struct side { int64_t step, taps, results, span; } side;
+
+/* A convolution, or its gradient by x, as all chunks see it. */
 typedef struct winograd {
   gb_op_call *call;
-  gb_conv_sizes s;
-  const gb_tensor *x, *y;      /* y: or its gradient */
+  const gb_tensor *from, *to;  /* what tiles are read from; y, dx, or y's gradient */
   const float *krsc, *bias;
   bool turned, relu;
-  int64_t rows, row;           /* rows of the weight, and channels of each */
+  side side[2];
+  int64_t places, steps;       /* of a tile; pixels of a stride */
+  int64_t c, o;                /* channels that are multiplied, in and out */
+  int64_t in_step[2], start[2];    /* pixels of `from` that are one here, and that at which the first tile begins */
+  int64_t out_step[2], first[2];   /* pixels of `to` that a result is, and the first one's place */
+  int64_t count[2];            /* results of an image along each dimension */
   int64_t down, across;        /* tiles of an image */
   int64_t width, segments;     /* tiles of a unit, and units of a row of tiles */
   int64_t units, chunks;
   int64_t most;                /* tiles of a chunk at most */
-  int64_t x_plane, y_plane;    /* floats from a place to the next */
+  int64_t c_plane, o_plane;    /* floats from a place to the next */
+  int64_t rows, row;           /* rows of the weight, and elements of each at a place */
   float *weights, *packed;     /* transformed [place][rows][row], and as products read them */
   size_t packed_bytes;         /* of a place */
-  float *sums;                 /* of each slice, [place][o][c] */
+  float *sums;                 /* of each slice, [place][rows][row] */
   int64_t slices;
   size_t product_bytes;
   gb_scratch scratch;
   atomic_bool not_finite;
 } winograd;
 
-/* A thread's room: rows of pixels around a unit, planes of x's and of y's tiles, rows of y, a product's scratch. */
-typedef struct room { float *ring, *x, *y, *rows; char *product; } room;
+/* A thread's room: rows of pixels around a unit, and one as it lies; planes of both sides' tiles; rows of results; a
+ * product's scratch. */
+typedef struct room { float *ring, *raw, *c, *o, *rows; char *product; } room;
 
 /* Some tiles side by side, of one row of an image. */
 typedef struct unit { int64_t image, row, first, count; } unit;
@@ -65,13 +81,43 @@ static const gb_product_how plainly = { false, GB_UNIT_NONE };
 
 /* {==== Planning ==== */
 
-bool gb_winograd_takes(const gb_conv_sizes *s) {
-  for (int i = 0; i < 2; i++)
-    if (s->kernel[i] != 3 || s->stride[i] != 1 || s->dilation[i] != 1) return false;
-  if (s->groups != 1 || s->c % GB_VECTOR || s->o % GB_VECTOR || least(s->c, s->o) < LEAST_CHANNELS) return false;
-  if (s->c > MOST_WEIGHT_BYTES / 4 / PLACES / s->o) return false;
-  double tiles = (double)s->n * (double)divide_up(s->out[0], 2) * (double)divide_up(s->out[1], 2);
-  return tiles >= LEAST_OF_ALL;
+/* How a dimension is cut; false: it cannot be. */
+static bool side_of(const gb_conv_sizes *s, int i, side *out) {
+  const int64_t kernel = s->kernel[i], stride = s->stride[i];
+  if (kernel == 1 && stride == 1 && s->padding[i] == 0) *out = (side){ 1, 1, 1, 1 };
+  else if (kernel == 3 && stride == 1 && s->dilation[i] == 1) *out = (side){ 1, 3, 2, 4 };
+  else if (kernel == 4 && stride == 2 && s->dilation[i] == 1) *out = (side){ 2, 2, 3, 4 };
+  else return false;
+  return true;
+}
+
+/* Both dimensions are cut alike, or along the second alone. */
+static bool sides_of(const gb_conv_sizes *s, side out[2]) {
+  return s->groups == 1 && side_of(s, 0, out) && side_of(s, 1, out + 1) && out[1].taps > 1 &&
+      (out[0].taps == 1 ? out[1].taps == 3 : out[0].taps == out[1].taps);
+}
+
+/* Results along a dimension: those of y; or, of the gradient by x, as many strides as x's pixels lie in, the first of
+ * which is the *begin-th, counted from where y's first window begins. */
+static int64_t results_of(const gb_conv_sizes *s, const side *d, int i, bool input, int64_t *begin) {
+  *begin = input ? s->padding[i] / d->step : 0;
+  return input ? (s->in[i] - 1 + s->padding[i]) / d->step - *begin + 1 : s->out[i];
+}
+
+bool gb_winograd_takes(const gb_conv_sizes *s, gb_winograd_kind kind) {
+  side d[2];
+  if (!sides_of(s, d) || s->c % GB_VECTOR || s->o % GB_VECTOR) return false;
+  if (least(s->c, s->o) < (d[0].taps == 1 || kind == GB_WINOGRAD_WEIGHT ? LEAST_CHANNELS : FEW_CHANNELS)) return false;
+  const int64_t places = d[0].span * d[1].span, steps = d[0].step * d[1].step;
+  if (s->c * steps > MOST_WEIGHT_BYTES / 4 / places / s->o) return false;
+  double tiles = (double)s->n, direct = (double)s->n;
+  for (int i = 0; i < 2; i++) {
+    int64_t begin;
+    if (s->in[i] < 1 || s->out[i] < 1) return false;
+    tiles *= (double)divide_up(results_of(s, &d[i], i, kind == GB_WINOGRAD_INPUT, &begin), d[i].results);
+    direct *= (double)(s->out[i] * s->kernel[i]);
+  }
+  return tiles >= LEAST_OF_ALL && tiles * (double)(places * steps) <= MOST_SHARE * direct;
 }
 
 /* Units are numbered down the columns of an image, so that a unit and the next share rows of pixels. */
@@ -81,44 +127,77 @@ static unit unit_at(const winograd *w, int64_t i) {
   return u;
 }
 
-/* How tiles are cut. */
-static void plan(winograd *w, int64_t wanted_tiles) {
-  const gb_conv_sizes *s = &w->s;
-  w->down = divide_up(s->out[0], 2), w->across = divide_up(s->out[1], 2);
-  w->segments = divide_up(w->across, UNIT_TILES);
-  w->width = divide_up(w->across, w->segments);
-  w->units = s->n * w->segments * w->down;
-  w->chunks = most(1, w->units * w->width / wanted_tiles);
-  w->most = divide_up(w->units, w->chunks) * w->width;
-  w->x_plane = w->most * s->c + APART, w->y_plane = w->most * s->o + APART;
-  w->product_bytes = gb_block_product_scratch(plainly, GB_LANE_F32, most(w->most, s->o), most(s->c, s->o),
-                                              most(s->c, w->most));
-}
-
 /* Tiles of a chunk: those that fit, and fewer where there would be too few chunks. */
-static int64_t tiles_of_chunk(const gb_conv_sizes *s) {
-  int64_t fit = CHUNK_BYTES / (4 * PLACES) / (s->c + s->o), all = s->n * (s->out[0] / 2 + 1) * (s->out[1] / 2 + 1);
-  int64_t tiles = least(MOST_TILES, most(LEAST_TILES, fit));
+static int64_t tiles_of_chunk(const winograd *w, int64_t all) {
+  int64_t fit = CHUNK_BYTES / 4 / w->places / (w->c + w->o), tiles = least(MOST_TILES, most(LEAST_TILES, fit));
   return all < tiles * WANTED_CHUNKS ? most(LEAST_TILES / 2, all / WANTED_CHUNKS) : tiles;
 }
 
-static size_t ring_floats(const winograd *w) { return (size_t)(4 * (2 * w->width + 2) * most(w->s.c, w->s.o)); }
+/* What follows from sizes: what is read and written, and how it is cut. */
+static void plan(winograd *w, const gb_conv_sizes *s) {
+  sides_of(s, w->side);
+  w->places = w->side[0].span * w->side[1].span, w->steps = w->side[0].step * w->side[1].step;
+  w->rows = s->o, w->row = w->steps * s->c;
+  w->c = w->turned ? w->rows : w->row, w->o = w->turned ? w->row : w->rows;
+  for (int i = 0; i < 2; i++) {
+    const side *d = &w->side[i];
+    int64_t begin;
+    w->count[i] = results_of(s, d, i, w->turned, &begin);
+    w->in_step[i] = w->turned ? 1 : d->step, w->out_step[i] = w->turned ? d->step : 1;
+    w->start[i] = w->turned ? begin - (d->taps - 1) : -s->padding[i];
+    w->first[i] = w->turned ? begin * d->step - s->padding[i] : 0;
+  }
+  w->down = divide_up(w->count[0], w->side[0].results), w->across = divide_up(w->count[1], w->side[1].results);
+  w->segments = divide_up(w->across, UNIT_TILES);
+  w->width = divide_up(w->across, w->segments);
+  w->units = s->n * w->segments * w->down;
+  w->chunks = least(w->units, most(1, w->units * w->width / tiles_of_chunk(w, s->n * w->down * w->across)));
+  w->most = divide_up(w->units, w->chunks) * w->width;
+  w->c_plane = w->most * w->c + APART, w->o_plane = w->most * w->o + APART;
+  w->product_bytes = gb_block_product_scratch(plainly, GB_LANE_F32, most(w->most, w->o), most(w->c, w->o),
+                                              most(w->c, w->most));
+  atomic_init(&w->not_finite, false);
+}
 
-/* Bytes of a room, and the room of this thread. */
+/* Pixels of a unit's tiles together, and results. */
+static int64_t unit_pixels(const winograd *w, int64_t tiles) {
+  return tiles * w->side[1].results + w->side[1].taps - 1;
+}
+static int64_t unit_results(const winograd *w, int64_t tiles) { return tiles * w->side[1].results; }
+
+/* Bytes of a room; where there is a base, the room that begins there. */
 static size_t lay_out(const winograd *w, char *base, room *r) {
-  size_t bytes = 0, ring = gb_scratch_take(&bytes, (int64_t)ring_floats(w) * 4);
-  size_t x = gb_scratch_take(&bytes, PLACES * w->x_plane * 4), y = gb_scratch_take(&bytes, PLACES * w->y_plane * 4);
-  size_t rows = gb_scratch_take(&bytes, 2 * 2 * w->width * w->s.o * 4);
+  const int64_t pixels = unit_pixels(w, w->width);
+  size_t bytes = 0, ring = gb_scratch_take(&bytes, 4 * pixels * w->c * 4);
+  size_t raw = gb_scratch_take(&bytes, pixels * w->in_step[1] * w->from->shape[1] * 4);
+  size_t c = gb_scratch_take(&bytes, w->places * w->c_plane * 4), o = gb_scratch_take(&bytes, w->places * w->o_plane * 4);
+  size_t rows = gb_scratch_take(&bytes, w->side[0].results * unit_results(w, w->width) * w->o * 4);
   size_t product = gb_scratch_take(&bytes, (int64_t)w->product_bytes);
   if (base)
-    *r = (room){ (float *)(void *)(base + ring), (float *)(void *)(base + x), (float *)(void *)(base + y),
-                 (float *)(void *)(base + rows), base + product };
+    *r = (room){ (float *)(void *)(base + ring), (float *)(void *)(base + raw), (float *)(void *)(base + c),
+                 (float *)(void *)(base + o), (float *)(void *)(base + rows), base + product };
   return bytes;
+}
+
+/* The room of the running thread. */
+static room room_of(const winograd *w) {
+  room r;
+  lay_out(w, gb_scratch_room(&w->scratch), &r);
+  return r;
 }
 
 /* ====} */
 
-/* {==== Pixels ==== */
+/* {==== Transformations along a dimension ==== */
+
+/* Of 3, 2 or 1 taps, which are constants where these are inlined; of 1 they leave all as it is. */
+#define SPAN(taps) ((taps) == 1 ? 1 : 4)
+#define RESULTS(taps) ((taps) == 1 ? 1 : 5 - (taps))
+
+/* The value of a function of both sides' taps. */
+#define FOR_TAPS(w, f, ...)                                                                                            \
+  ((w)->side[0].taps == 1 ? f(1, 3, __VA_ARGS__) : (w)->side[0].taps == 2 ? f(2, 2, __VA_ARGS__)                       \
+                                                                          : f(3, 3, __VA_ARGS__))
 
 GB_ALWAYS_INLINE gb_vector load(const float *from) {
   gb_vector x;
@@ -126,6 +205,50 @@ GB_ALWAYS_INLINE gb_vector load(const float *from) {
   return x;
 }
 GB_ALWAYS_INLINE void store(float *to, gb_vector x) { memcpy(to, &x, sizeof x); }
+
+/* Pixels to places. */
+GB_ALWAYS_INLINE void enter(int taps, const gb_vector d[4], gb_vector t[4]) {
+  t[0] = d[0];
+  if (taps == 1) return;
+  t[0] = d[0] - d[2], t[1] = d[1] + d[2], t[2] = d[2] - d[1], t[3] = d[1] - d[3];
+}
+
+/* Taps to places. */
+GB_ALWAYS_INLINE void enter_taps(int taps, const gb_vector g[3], gb_vector u[4]) {
+  u[0] = g[0];
+  if (taps == 1) return;
+  const gb_vector ends = taps == 3 ? g[0] + g[2] : g[0];
+  u[1] = 0.5f * (ends + g[1]), u[2] = 0.5f * (ends - g[1]), u[3] = g[taps - 1];
+}
+
+/* Places to results. */
+GB_ALWAYS_INLINE void leave(int taps, const gb_vector m[4], gb_vector y[3]) {
+  y[0] = m[0];
+  if (taps == 1) return;
+  y[0] = m[0] + (m[1] + m[2]);
+  if (taps == 3) y[1] = (m[1] - m[2]) - m[3];
+  else y[1] = m[1] - m[2], y[2] = (m[1] + m[2]) - m[3];
+}
+
+/* Gradients of results to those of places, and of places to those of taps: the last two, turned about. */
+GB_ALWAYS_INLINE void enter_gradient(int taps, const gb_vector g[3], gb_vector t[4]) {
+  t[0] = g[0];
+  if (taps == 1) return;
+  const gb_vector ends = taps == 3 ? g[0] : g[0] + g[2];
+  t[1] = ends + g[1], t[2] = ends - g[1], t[3] = -g[taps == 3 ? 1 : 2];
+}
+GB_ALWAYS_INLINE void leave_taps(int taps, const gb_vector u[4], gb_vector g[3]) {
+  g[0] = u[0];
+  if (taps == 1) return;
+  const gb_vector sum = 0.5f * (u[1] + u[2]), difference = 0.5f * (u[1] - u[2]);
+  g[0] = u[0] + sum;
+  if (taps == 3) g[1] = difference, g[2] = sum + u[3];
+  else g[1] = difference + u[3];
+}
+
+/* ====} */
+
+/* {==== Tiles ==== */
 
 /* Pixels column .. column + count - 1 of row `row` of an image of t, [n, c, h, w] in any layout, as float32 with the
  * channels last; zeros outside of it. */
@@ -148,183 +271,202 @@ static void load_row(const winograd *w, const gb_tensor *t, int64_t image, int64
   gb_copy_strided(w->call, 2, shape, (char *)to, GB_FLOAT32, dense, from, (gb_dtype)t->dtype, strides);
 }
 
-/* A tile's 4 x 4 pixels, of which row i begins at row[i], as its 16 places: B' d B, where a row of B' takes
- * d0 - d2, d1 + d2, d2 - d1 or d1 - d3. */
-GB_ALWAYS_INLINE void transform_tile(const float *const row[4], int64_t channels, float *to, int64_t plane) {
+/* Row `row` of the pixels of a unit, as its tiles see them: with a stride, the pixels of one are channels side by
+ * side. */
+static void load_pixels(const winograd *w, unit u, int64_t row, const room *r, float *to) {
+  const int64_t step = w->in_step[1], run = step * w->from->shape[1], pixels = unit_pixels(w, u.count);
+  const int64_t column = w->start[1] + unit_results(w, u.first) * step;
+  for (int64_t k = 0; k < w->in_step[0]; k++, to += run) {
+    const int64_t at = w->start[0] + row * w->in_step[0] + k;
+    load_row(w, w->from, u.image, at, column, pixels * step, step == 1 ? to : r->raw);
+    for (int64_t i = 0; step > 1 && i < pixels; i++)
+      memcpy(to + i * w->c, r->raw + i * run, (size_t)run * sizeof *to);
+  }
+}
+
+/* A tile's pixels, of which row i begins at row[i], as its places. */
+GB_ALWAYS_INLINE void transform_tile(int ty, int tx, const float *const row[4], int64_t channels, float *to,
+                                     int64_t plane) {
   for (int64_t c = 0; c < channels; c += GB_VECTOR) {
-    gb_vector t[4][4];
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; j++) {
-      const int64_t at = j * channels + c;
-      gb_vector d0 = load(row[0] + at), d1 = load(row[1] + at), d2 = load(row[2] + at), d3 = load(row[3] + at);
-      t[0][j] = d0 - d2, t[1][j] = d1 + d2, t[2][j] = d2 - d1, t[3][j] = d1 - d3;
+    gb_vector t[4][4], d[4], v[4];
+    for (int j = 0; j < SPAN(tx); j++) {
+      for (int i = 0; i < SPAN(ty); i++) d[i] = load(row[i] + j * channels + c);
+      enter(ty, d, v);
+      for (int i = 0; i < SPAN(ty); i++) t[i][j] = v[i];
     }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-      float *out = to + 4 * i * plane + c;
-      store(out, t[i][0] - t[i][2]);
-      store(out + plane, t[i][1] + t[i][2]);
-      store(out + 2 * plane, t[i][2] - t[i][1]);
-      store(out + 3 * plane, t[i][1] - t[i][3]);
+    for (int i = 0; i < SPAN(ty); i++) {
+      enter(tx, t[i], v);
+      for (int j = 0; j < SPAN(tx); j++) store(to + (i * SPAN(tx) + j) * plane + c, v[j]);
     }
   }
 }
 
-/* A tile's 16 places back to 2 x 2 pixels: A' m A, where the rows of A' take m0 + m1 + m2 and m1 - m2 - m3. */
-GB_ALWAYS_INLINE void transform_back(const float *from, int64_t plane, int64_t k, gb_vector y[2][2]) {
-  gb_vector s[2][4];
-#pragma GCC unroll 4
-  for (int j = 0; j < 4; j++) {
-    const float *at = from + j * plane + k;
-    gb_vector m1 = load(at + 4 * plane), m2 = load(at + 8 * plane);
-    s[0][j] = load(at) + (m1 + m2);
-    s[1][j] = (m1 - m2) - load(at + 12 * plane);
-  }
-#pragma GCC unroll 2
-  for (int i = 0; i < 2; i++) {
-    y[i][0] = s[i][0] + (s[i][1] + s[i][2]);
-    y[i][1] = (s[i][1] - s[i][2]) - s[i][3];
+/* Transform the tiles of a unit whose rows of pixels are there, from the one at `to` on. */
+GB_ALWAYS_INLINE void transform_unit(int ty, int tx, const winograd *w, unit u, float *const rows[4], float *to) {
+  for (int64_t t = 0; t < u.count; t++, to += w->c) {
+    const float *tile[4];
+    for (int k = 0; k < SPAN(ty); k++) tile[k] = rows[k] + t * RESULTS(tx) * w->c;
+    transform_tile(ty, tx, tile, w->c, to, w->c_plane);
   }
 }
 
-/* The gradient's 2 x 2 pixels as 16 places: A g A'. */
-GB_ALWAYS_INLINE void transform_gradient(const float *const row[2], int64_t channels, float *to, int64_t plane) {
-  for (int64_t k = 0; k < channels; k += GB_VECTOR) {
-    gb_vector t[4][2];
-#pragma GCC unroll 2
-    for (int j = 0; j < 2; j++) {
-      gb_vector g0 = load(row[0] + j * channels + k), g1 = load(row[1] + j * channels + k);
-      t[0][j] = g0, t[1][j] = g0 + g1, t[2][j] = g0 - g1, t[3][j] = -g1;
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-      float *out = to + 4 * i * plane + k;
-      store(out, t[i][0]);
-      store(out + plane, t[i][0] + t[i][1]);
-      store(out + 2 * plane, t[i][0] - t[i][1]);
-      store(out + 3 * plane, -t[i][1]);
-    }
-  }
-}
-
-/* Transform x's tiles of units first .. end - 1; how many there are. Rows of pixels lie in a ring of four, of which a
- * unit below another of the same image needs two new ones. */
+/* Transform the tiles of units first .. end - 1; how many there are. Rows of pixels lie in a ring of four, of which a
+ * unit below another of the same image needs only those that it does not share. */
 static int64_t transform_units(const winograd *w, int64_t first, int64_t end, const room *r) {
-  const gb_conv_sizes *s = &w->s;
-  const int64_t row_floats = (2 * w->width + 2) * s->c;
+  const side *d = &w->side[0];
+  const int64_t row_floats = unit_pixels(w, w->width) * w->c;
   int64_t tiles = 0;
   for (int64_t i = first; i < end; i++) {
     unit u = unit_at(w, i);
-    if (gb_work(PLACES * u.count * s->c)) return tiles;
-    int64_t top = 2 * u.row - s->padding[0], left = 2 * u.first - s->padding[1];
-    float *rows[4];
-    for (int k = 0; k < 4; k++) {
-      rows[k] = r->ring + (2 * u.row + k) % 4 * row_floats;
-      if (k < 2 && i > first && u.row > 0) continue;
-      load_row(w, w->x, u.image, top + k, left, 2 * u.count + 2, rows[k]);
+    if (gb_work(w->places * u.count * w->c)) return tiles;
+    float *rows[4] = { NULL };
+    for (int64_t k = 0; k < d->span; k++) {
+      const int64_t row = u.row * d->results + k;
+      rows[k] = r->ring + row % 4 * row_floats;
+      if (k >= d->span - d->results || i == first || u.row == 0) load_pixels(w, u, row, r, rows[k]);
     }
-    for (int64_t t = 0; t < u.count; t++, tiles++) {
-      const int64_t at = 2 * t * s->c;
-      const float *tile[4] = { rows[0] + at, rows[1] + at, rows[2] + at, rows[3] + at };
-      transform_tile(tile, s->c, r->x + tiles * s->c, w->x_plane);
-    }
+    FOR_TAPS(w, transform_unit, w, u, rows, r->c + tiles * w->c);
+    tiles += u.count;
   }
   return tiles;
 }
 
 /* ====} */
 
-/* {==== Forward ==== */
+/* {==== Results ==== */
 
-/* Rows of weights that one chunk transforms. */
-enum { WEIGHT_ROWS = 32 };
+/* A vector of channels of a tile's rows of the weight as its places. */
+GB_ALWAYS_INLINE void transform_taps(int ty, int tx, const winograd *w, const float *from, float *to) {
+  const int64_t channels = w->row / w->steps, plane = w->rows * w->row;
+  gb_vector t[4][3], g[3], v[4];
+  for (int j = 0; j < tx; j++) {
+    for (int i = 0; i < ty; i++)
+      g[i] = load(from + (i * w->side[0].step * tx * w->side[1].step + j * w->side[1].step) * channels);
+    enter_taps(ty, g, v);
+    for (int i = 0; i < SPAN(ty); i++) t[i][j] = v[i];
+  }
+  for (int i = 0; i < SPAN(ty); i++) {
+    enter_taps(tx, t[i], v);
+    for (int j = 0; j < SPAN(tx); j++) store(to + (i * SPAN(tx) + j) * plane, v[j]);
+  }
+}
 
-/* Chunk: rows of the weight as 16 places, G g G', where the rows of G take g0, (g0 + g1 + g2) / 2, (g0 - g1 + g2) / 2
- * and g2. */
+/* Where element k of a row at a place comes from: the first of its taps in a row of krsc. */
+static int64_t tap_of(const winograd *w, int64_t k) {
+  const int64_t channels = w->row / w->steps, across = w->side[1].step, at = k / channels;
+  return (at / across * w->side[1].taps * across + at % across) * channels + k % channels;
+}
+
+/* Chunk: rows of the weight as places. */
 static void transform_weights(void *arg, int64_t chunk) {
   const winograd *w = arg;
-  const int64_t c = w->row, plane = w->rows * c, end = least(w->rows, (chunk + 1) * WEIGHT_ROWS);
-  for (int64_t o = chunk * WEIGHT_ROWS; o < end && !gb_work(PLACES * c); o++)
-    for (int64_t k = 0; k < c; k += GB_VECTOR) {
-      const float *from = w->krsc + o * 9 * c + k;
-      float *to = w->weights + o * c + k;
-      gb_vector t[4][3];
-#pragma GCC unroll 3
-      for (int j = 0; j < 3; j++) {
-        gb_vector g0 = load(from + j * c), g1 = load(from + (3 + j) * c), g2 = load(from + (6 + j) * c);
-        t[0][j] = g0, t[1][j] = 0.5f * (g0 + g2 + g1), t[2][j] = 0.5f * (g0 + g2 - g1), t[3][j] = g2;
-      }
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; i++) {
-        store(to + 4 * i * plane, t[i][0]);
-        store(to + (4 * i + 1) * plane, 0.5f * (t[i][0] + t[i][2] + t[i][1]));
-        store(to + (4 * i + 2) * plane, 0.5f * (t[i][0] + t[i][2] - t[i][1]));
-        store(to + (4 * i + 3) * plane, t[i][2]);
-      }
+  const int64_t taps = w->side[0].taps * w->side[1].taps, end = least(w->rows, (chunk + 1) * WEIGHT_ROWS);
+  for (int64_t o = chunk * WEIGHT_ROWS; o < end && !gb_work(w->places * w->row); o++)
+    for (int64_t k = 0; k < w->row; k += GB_VECTOR) {
+      const float *from = w->krsc + o * taps * w->row + tap_of(w, k);
+      FOR_TAPS(w, transform_taps, w, from, w->weights + o * w->row + k);
     }
 }
 
-/* A place's weights as the right operand of its product, [c, o]. Turned about, the weight has its channels out and in
- * exchanged, and its first and last taps: so the places of g0 and g2 are each other's. */
-static gb_matrix weights_of(const winograd *w, int64_t place) {
-  static const int64_t across[4] = { 3, 1, 2, 0 };
-  if (w->turned) place = 4 * across[place / 4] + across[place % 4];
-  const float *weights = w->weights + place * w->rows * w->row;
+/* A place's weights as the right operand of its product, [c, o], and the sign that they have to be taken with. Turned
+ * about, first and last taps change places; so do the first and the last place, and of 2 taps their difference becomes
+ * its opposite. */
+static gb_matrix weights_of(const winograd *w, int64_t place, double *sign) {
+  const int64_t span = w->side[1].span;
+  int64_t at[2] = { place / span, place % span };
+  *sign = 1;
+  for (int i = 0; i < 2 && w->turned; i++) {
+    if (w->side[i].taps == 2 && at[i] == 2) *sign = -*sign;
+    if (w->side[i].taps > 1 && at[i] % 3 == 0) at[i] = 3 - at[i];
+  }
+  const float *weights = w->weights + (at[0] * span + at[1]) * w->rows * w->row;
   return w->turned ? (gb_matrix){ weights, GB_FLOAT32, w->row, 1 } : (gb_matrix){ weights, GB_FLOAT32, 1, w->row };
 }
 
 /* Chunk: some columns of a place's weights, packed. */
 static void pack_weights(void *arg, int64_t chunk) {
   const winograd *w = arg;
-  room r;
-  lay_out(w, gb_scratch_room(&w->scratch), &r);
-  const int64_t parts = divide_up(w->s.o, WEIGHT_ROWS), place = chunk / parts, first = chunk % parts * WEIGHT_ROWS;
-  gb_matrix b = weights_of(w, place);
-  gb_pack_columns(plainly, GB_LANE_F32, first, least(WEIGHT_ROWS, w->s.o - first), w->s.c, &b,
-                  gb_packed_columns(plainly, GB_LANE_F32, w->s.o), (char *)w->packed + (size_t)place * w->packed_bytes,
-                  r.product);
+  const int64_t parts = divide_up(w->o, WEIGHT_ROWS), place = chunk / parts, first = chunk % parts * WEIGHT_ROWS;
+  double sign;
+  gb_matrix b = weights_of(w, place, &sign);
+  gb_pack_columns(plainly, GB_LANE_F32, first, least(WEIGHT_ROWS, w->o - first), w->c, &b,
+                  gb_packed_columns(plainly, GB_LANE_F32, w->o), (char *)w->packed + (size_t)place * w->packed_bytes,
+                  room_of(w).product);
 }
 
-/* One row of a tile's results, two pixels or one. */
-GB_ALWAYS_INLINE void put_pixels(float *to, int64_t channels, const gb_vector y[2], bool relu, bool both) {
-  const gb_vector zero = { 0 };
-  store(to, relu ? gb_vector_max(y[0], zero) : y[0]);
-  if (both) store(to + channels, relu ? gb_vector_max(y[1], zero) : y[1]);
-}
-
-/* The results of a tile into its pixels, those of the second row into to[1]; 0 where all are finite, else NaN. */
-static gb_vector finish_tile(const winograd *w, const float *from, float *const to[2], bool both) {
-  const int64_t o = w->s.o;
-  gb_vector seen = { 0 };
-  for (int64_t k = 0; k < o; k += GB_VECTOR) {
-    gb_vector y[2][2];
-    transform_back(from, w->y_plane, k, y);
-    const gb_vector bias = w->bias ? load(w->bias + k) : (gb_vector){ 0 };
-#pragma GCC unroll 2
-    for (int i = 0; i < 2; i++) {
-      y[i][0] += bias, y[i][1] += bias;
-      seen += y[i][0] * 0.0f + y[i][1] * 0.0f;
-      if (to[i]) put_pixels(to[i] + k, o, y[i], w->relu, both);
+/* Channels k .. of a tile's results, and what is seen of them: 0 where all are finite, else NaN. */
+GB_ALWAYS_INLINE gb_vector results_of_tile(int ty, int tx, const winograd *w, const float *from, int64_t k,
+                                           gb_vector y[3][3]) {
+  gb_vector s[3][4], m[4], v[3], seen = { 0 };
+  for (int j = 0; j < SPAN(tx); j++) {
+    for (int i = 0; i < SPAN(ty); i++) m[i] = load(from + (i * SPAN(tx) + j) * w->o_plane + k);
+    leave(ty, m, v);
+    for (int a = 0; a < RESULTS(ty); a++) s[a][j] = v[a];
+  }
+  const gb_vector bias = w->bias ? load(w->bias + k) : (gb_vector){ 0 };
+  for (int a = 0; a < RESULTS(ty); a++) {
+    leave(tx, s[a], y[a]);
+    for (int b = 0; b < RESULTS(tx); b++) {
+      y[a][b] += bias;
+      seen += y[a][b] * 0.0f;
     }
   }
   return seen;
 }
 
-/* The tiles of a unit, of which the first lies at `from`, into y. */
-static gb_vector finish_unit(const winograd *w, unit u, const float *from, float *rows) {
-  const gb_conv_sizes *s = &w->s;
-  const int64_t o = s->o, line = s->out[1] * o, count = least(2 * u.count, s->out[1] - 2 * u.first);
-  const int64_t at = (u.image * s->out[0] + 2 * u.row) * line + 2 * u.first * o;
-  const bool in_place = w->y->dtype == GB_FLOAT32, second = 2 * u.row + 1 < s->out[0];
-  float *to[2] = { in_place ? (float *)(void *)gb_data(w->y) + at : rows, NULL };
-  if (second) to[1] = to[0] + (in_place ? line : 2 * w->width * o);
+/* The results of a unit's tiles, of which the first lies at `from`: row a into to[a], if there is one, `count` columns
+ * of it. */
+GB_ALWAYS_INLINE gb_vector unit_into(int ty, int tx, const winograd *w, unit u, const float *from, float *const to[3],
+                                     int64_t count) {
   gb_vector seen = { 0 };
-  for (int64_t t = 0; t < u.count; t++, from += o) {
-    float *pixels[2] = { to[0] + 2 * t * o, second ? to[1] + 2 * t * o : NULL };
-    seen += finish_tile(w, from, pixels, 2 * t + 1 < count);
+  for (int64_t t = 0; t < u.count; t++, from += w->o)
+    for (int64_t k = 0; k < w->o; k += GB_VECTOR) {
+      gb_vector y[3][3];
+      seen += results_of_tile(ty, tx, w, from, k, y);
+      for (int a = 0; a < RESULTS(ty); a++)
+        for (int b = 0; b < RESULTS(tx); b++) {
+          if (!to[a] || t * RESULTS(tx) + b >= count) continue;
+          const gb_vector zero = { 0 };
+          store(to[a] + (t * RESULTS(tx) + b) * w->o + k, w->relu ? gb_vector_max(y[a][b], zero) : y[a][b]);
+        }
+    }
+  return seen;
+}
+
+/* A row of `count` results into the pixels that they are: a run of memory, or those of each stride. */
+static void put_row(const winograd *w, int64_t image, int64_t row, int64_t column, int64_t count, const float *from) {
+  const gb_tensor *t = w->to;
+  const int64_t c = t->shape[1], size = (int64_t)gb_dtype_bytes((gb_dtype)t->dtype), step = w->out_step[1];
+  for (int64_t k = 0; k < w->out_step[0]; k++) {
+    const int64_t y = w->first[0] + row * w->out_step[0] + k;
+    if (y < 0 || y >= t->shape[2]) continue;
+    char *line = gb_data(t) + (image * t->shape[2] + y) * t->shape[3] * c * size;
+    if (step == 1) {
+      gb_store_f32(line + column * c * size, (gb_dtype)t->dtype, 1, from, count * c);
+      continue;
+    }
+    for (int64_t i = 0; i < count; i++) {
+      const int64_t x = w->first[1] + (column + i) * step, before = most(-x, 0), end = least(step, t->shape[3] - x);
+      if (end > before)
+        gb_store_f32(line + (x + before) * c * size, (gb_dtype)t->dtype, 1,
+                     from + i * w->o + (k * step + before) * c, (end - before) * c);
+    }
   }
-  for (int i = 0; i < (in_place ? 0 : 1 + second); i++)
-    gb_store_f32(gb_data(w->y) + (at + i * line) * 2, (gb_dtype)w->y->dtype, 1, to[i], count * o);
+}
+
+/* The tiles of a unit, of which the first lies at `from`, into the result: where its pixels lie, or by way of rows. */
+static gb_vector finish_unit(const winograd *w, unit u, const float *from, float *rows) {
+  const side *d = w->side;
+  const int64_t row = u.row * d->results, column = unit_results(w, u.first);
+  const int64_t count = least(unit_results(w, u.count), w->count[1] - column), line = w->count[1] * w->o;
+  const bool in_place = w->to->dtype == GB_FLOAT32 && w->out_step[1] == 1;
+  float *to[3] = { NULL };
+  for (int64_t a = 0; a < d->results && row + a < w->count[0]; a++)
+    to[a] = in_place ? (float *)(void *)gb_data(w->to) + (u.image * w->count[0] + row + a) * line + column * w->o
+        : rows + a * unit_results(w, w->width) * w->o;
+  gb_vector seen = FOR_TAPS(w, unit_into, w, u, from, to, count);
+  for (int64_t a = 0; a < (in_place ? 0 : d->results) && to[a]; a++)
+    put_row(w, u.image, row + a, column, count, to[a]);
   return seen;
 }
 
@@ -333,134 +475,156 @@ static void keep_seen(winograd *w, gb_vector seen) {
   if (!(gb_vector_sum(seen) == 0.0f)) atomic_store(&w->not_finite, true);
 }
 
-/* Some units of y. */
-static void forward_chunk(void *arg, int64_t chunk) {
+/* Some units of the result. */
+static void result_chunk(void *arg, int64_t chunk) {
   winograd *w = arg;
-  const gb_conv_sizes *s = &w->s;
   const int64_t first = w->units * chunk / w->chunks, end = w->units * (chunk + 1) / w->chunks;
-  room r;
-  lay_out(w, gb_scratch_room(&w->scratch), &r);
-  const int64_t tiles = transform_units(w, first, end, &r), columns = gb_packed_columns(plainly, GB_LANE_F32, s->o);
-  for (int64_t place = 0; place < PLACES && !gb_was_stopped(w->call); place++) {
-    gb_matrix a = { r.x + place * w->x_plane, GB_FLOAT32, s->c, 1 }, b = weights_of(w, place);
+  const room r = room_of(w);
+  const int64_t tiles = transform_units(w, first, end, &r), columns = gb_packed_columns(plainly, GB_LANE_F32, w->o);
+  for (int64_t place = 0; place < w->places && !gb_was_stopped(w->call); place++) {
+    double sign;
+    gb_matrix a = { r.c + place * w->c_plane, GB_FLOAT32, w->c, 1 }, b = weights_of(w, place, &sign);
     gb_packed packed = { (char *)w->packed + (size_t)place * w->packed_bytes, columns, 0 };
-    gb_block_product(plainly, GB_LANE_F32, tiles, s->o, s->c, 1, &a, &b, &packed, 0, r.y + place * w->y_plane, s->o,
+    gb_block_product(plainly, GB_LANE_F32, tiles, w->o, w->c, sign, &a, &b, &packed, 0, r.o + place * w->o_plane, w->o,
                      GB_FLOAT32, r.product);
   }
   gb_vector seen = { 0 };
-  const float *from = r.y;
+  const float *from = r.o;
   for (int64_t i = first; i < end && !gb_was_stopped(w->call); i++) {
     unit u = unit_at(w, i);
     seen += finish_unit(w, u, from, r.rows);
-    from += u.count * s->o;
+    from += u.count * w->o;
   }
   if (!gb_was_stopped(w->call)) keep_seen(w, seen);
 }
 
-gb_status gb_winograd_forward(gb_op_call *call, const gb_conv_sizes *s, const gb_tensor *x, const float *krsc,
-                              bool turned, const float *bias, bool relu, const gb_tensor *y, bool *finite) {
-  winograd w = { .call = call, .s = *s, .x = x, .y = y, .krsc = krsc, .turned = turned, .bias = bias, .relu = relu };
-  w.rows = turned ? s->c : s->o, w.row = turned ? s->o : s->c;
-  plan(&w, tiles_of_chunk(s));
-  atomic_init(&w.not_finite, false);
-  w.packed_bytes = gb_packed_bytes(plainly, GB_LANE_F32, s->o, s->c);
-  size_t shared = 0, weights = gb_scratch_take(&shared, PLACES * s->o * s->c * 4);
-  size_t packed = gb_scratch_take(&shared, PLACES * (int64_t)w.packed_bytes);
-  GB_TRY(gb_scratch_open(call, shared, lay_out(&w, NULL, NULL), &w.scratch));
-  w.weights = (float *)(void *)(w.scratch.shared + weights);
-  w.packed = (float *)(void *)(w.scratch.shared + packed);
-  gb_parallel(call, divide_up(w.rows, WEIGHT_ROWS), transform_weights, &w);
-  gb_parallel(call, PLACES * divide_up(s->o, WEIGHT_ROWS), pack_weights, &w);
-  gb_parallel(call, w.chunks, forward_chunk, &w);
-  gb_scratch_close(call, &w.scratch);
-  *finite = !atomic_load(&w.not_finite);
+/* Transform the weight, and make the result. */
+static gb_status run(winograd *w, const gb_conv_sizes *s, bool *finite) {
+  plan(w, s);
+  w->packed_bytes = gb_packed_bytes(plainly, GB_LANE_F32, w->o, w->c);
+  size_t shared = 0, weights = gb_scratch_take(&shared, w->places * w->rows * w->row * 4);
+  size_t packed = gb_scratch_take(&shared, w->places * (int64_t)w->packed_bytes);
+  GB_TRY(gb_scratch_open(w->call, shared, lay_out(w, NULL, NULL), &w->scratch));
+  w->weights = (float *)(void *)(w->scratch.shared + weights);
+  w->packed = (float *)(void *)(w->scratch.shared + packed);
+  gb_parallel(w->call, divide_up(w->rows, WEIGHT_ROWS), transform_weights, w);
+  gb_parallel(w->call, w->places * divide_up(w->o, WEIGHT_ROWS), pack_weights, w);
+  gb_parallel(w->call, w->chunks, result_chunk, w);
+  gb_scratch_close(w->call, &w->scratch);
+  *finite = !atomic_load(&w->not_finite);
   return GB_OK;
+}
+
+gb_status gb_winograd_forward(gb_op_call *call, const gb_conv_sizes *s, const gb_tensor *x, const float *krsc,
+                              const float *bias, bool relu, const gb_tensor *y, bool *finite) {
+  winograd w = { .call = call, .from = x, .to = y, .krsc = krsc, .bias = bias, .relu = relu };
+  return run(&w, s, finite);
+}
+
+gb_status gb_winograd_input(gb_op_call *call, const gb_conv_sizes *s, const gb_tensor *grad, const float *krsc,
+                            const gb_tensor *dx, bool *finite) {
+  winograd w = { .call = call, .from = grad, .to = dx, .krsc = krsc, .turned = true };
+  return run(&w, s, finite);
 }
 
 /* ====} */
 
 /* {==== The weight's gradient ==== */
 
-/* Transform the gradients of these units' pixels. */
+/* Transform the gradients of a unit's results, of which row a begins at rows + a * line. */
+GB_ALWAYS_INLINE void gradients_of_unit(int ty, int tx, const winograd *w, unit u, const float *rows, int64_t line,
+                                        float *to) {
+  for (int64_t t = 0; t < u.count; t++, to += w->o)
+    for (int64_t k = 0; k < w->o; k += GB_VECTOR) {
+      gb_vector s[4][3], g[3], v[4];
+      for (int j = 0; j < RESULTS(tx); j++) {
+        for (int i = 0; i < RESULTS(ty); i++) g[i] = load(rows + i * line + (t * RESULTS(tx) + j) * w->o + k);
+        enter_gradient(ty, g, v);
+        for (int i = 0; i < SPAN(ty); i++) s[i][j] = v[i];
+      }
+      for (int i = 0; i < SPAN(ty); i++) {
+        enter_gradient(tx, s[i], v);
+        for (int j = 0; j < SPAN(tx); j++) store(to + (i * SPAN(tx) + j) * w->o_plane + k, v[j]);
+      }
+    }
+}
+
+/* The same for units first .. end - 1. */
 static void transform_gradients(const winograd *w, int64_t first, int64_t end, const room *r) {
-  const int64_t o = w->s.o, line = 2 * w->width * o;
-  float *to = r->y;
+  const int64_t line = unit_results(w, w->width) * w->o, results = w->side[0].results;
+  float *to = r->o;
   for (int64_t i = first; i < end; i++) {
     unit u = unit_at(w, i);
-    if (gb_work(PLACES * u.count * o)) return;
-    for (int k = 0; k < 2; k++)
-      load_row(w, w->y, u.image, 2 * u.row + k, 2 * u.first, 2 * u.count, r->rows + k * line);
-    for (int64_t t = 0; t < u.count; t++, to += o) {
-      const float *tile[2] = { r->rows + 2 * t * o, r->rows + line + 2 * t * o };
-      transform_gradient(tile, o, to, w->y_plane);
-    }
+    if (gb_work(w->places * u.count * w->o)) return;
+    for (int64_t a = 0; a < results; a++)
+      load_row(w, w->to, u.image, u.row * results + a, unit_results(w, u.first), unit_results(w, u.count),
+               r->rows + a * line);
+    FOR_TAPS(w, gradients_of_unit, w, u, r->rows, line, to);
+    to += u.count * w->o;
   }
 }
 
 /* The chunks of one slice, into its own sums. */
 static void weight_slice(void *arg, int64_t slice) {
   winograd *w = arg;
-  const gb_conv_sizes *s = &w->s;
-  const int64_t begin = w->chunks * slice / w->slices, stop = w->chunks * (slice + 1) / w->slices, numel = s->o * s->c;
-  room r;
-  lay_out(w, gb_scratch_room(&w->scratch), &r);
+  const int64_t begin = w->chunks * slice / w->slices, stop = w->chunks * (slice + 1) / w->slices;
+  const room r = room_of(w);
   for (int64_t chunk = begin; chunk < stop && !gb_was_stopped(w->call); chunk++) {
     const int64_t first = w->units * chunk / w->chunks, end = w->units * (chunk + 1) / w->chunks;
     const int64_t tiles = transform_units(w, first, end, &r);
     transform_gradients(w, first, end, &r);
-    for (int64_t place = 0; place < PLACES && !gb_was_stopped(w->call); place++) {
-      gb_matrix a = { r.y + place * w->y_plane, GB_FLOAT32, 1, s->o }, b = { r.x + place * w->x_plane, GB_FLOAT32,
-                                                                              s->c, 1 };
-      gb_block_product(plainly, GB_LANE_F32, s->o, s->c, tiles, 1, &a, &b, NULL, chunk > begin,
-                       w->sums + (slice * PLACES + place) * numel, s->c, GB_FLOAT32, r.product);
+    for (int64_t place = 0; place < w->places && !gb_was_stopped(w->call); place++) {
+      gb_matrix a = { r.o + place * w->o_plane, GB_FLOAT32, 1, w->o },
+          b = { r.c + place * w->c_plane, GB_FLOAT32, w->c, 1 };
+      gb_block_product(plainly, GB_LANE_F32, w->o, w->c, tiles, 1, &a, &b, NULL, chunk > begin,
+                       w->sums + (slice * w->places + place) * w->rows * w->row, w->row, GB_FLOAT32, r.product);
     }
   }
 }
 
-/* Chunk: rows of the weight's gradient from their places, G' u G. */
+/* A vector of channels of a row of the weight's gradient from its places; what is seen of it. */
+GB_ALWAYS_INLINE gb_vector taps_of(int ty, int tx, const winograd *w, const float *from, float *to) {
+  const int64_t channels = w->row / w->steps, plane = w->rows * w->row;
+  gb_vector t[3][4], u[4], g[3], seen = { 0 };
+  for (int j = 0; j < SPAN(tx); j++) {
+    for (int i = 0; i < SPAN(ty); i++) u[i] = load(from + (i * SPAN(tx) + j) * plane);
+    leave_taps(ty, u, g);
+    for (int i = 0; i < ty; i++) t[i][j] = g[i];
+  }
+  for (int i = 0; i < ty; i++) {
+    leave_taps(tx, t[i], g);
+    for (int j = 0; j < tx; j++) {
+      seen += g[j] * 0.0f;
+      store(to + (i * w->side[0].step * tx * w->side[1].step + j * w->side[1].step) * channels, g[j]);
+    }
+  }
+  return seen;
+}
+
+/* Chunk: rows of the weight's gradient from their places. */
 static void finish_weights(void *arg, int64_t chunk) {
   winograd *w = arg;
-  const int64_t c = w->s.c, plane = w->s.o * c, end = least(w->s.o, (chunk + 1) * WEIGHT_ROWS);
+  const int64_t taps = w->side[0].taps * w->side[1].taps, end = least(w->rows, (chunk + 1) * WEIGHT_ROWS);
   float *krsc = w->weights;
   gb_vector seen = { 0 };
-  for (int64_t o = chunk * WEIGHT_ROWS; o < end && !gb_work(PLACES * c); o++)
-    for (int64_t k = 0; k < c; k += GB_VECTOR) {
-      const float *from = w->sums + o * c + k;
-      float *to = krsc + o * 9 * c + k;
-      gb_vector t[3][4];
-#pragma GCC unroll 4
-      for (int j = 0; j < 4; j++) {
-        const float *at = from + j * plane;
-        gb_vector u0 = load(at), u1 = load(at + 4 * plane), u2 = load(at + 8 * plane), u3 = load(at + 12 * plane);
-        t[0][j] = u0 + 0.5f * (u1 + u2), t[1][j] = 0.5f * (u1 - u2), t[2][j] = 0.5f * (u1 + u2) + u3;
-      }
-#pragma GCC unroll 3
-      for (int i = 0; i < 3; i++) {
-        gb_vector both = 0.5f * (t[i][1] + t[i][2]);
-        gb_vector row[3] = { t[i][0] + both, 0.5f * (t[i][1] - t[i][2]), both + t[i][3] };
-#pragma GCC unroll 3
-        for (int j = 0; j < 3; j++) {
-          seen += row[j] * 0.0f;
-          store(to + (3 * i + j) * c, row[j]);
-        }
-      }
-    }
+  for (int64_t o = chunk * WEIGHT_ROWS; o < end && !gb_work(w->places * w->row); o++)
+    for (int64_t k = 0; k < w->row; k += GB_VECTOR)
+      seen += FOR_TAPS(w, taps_of, w, w->sums + o * w->row + k, krsc + o * taps * w->row + tap_of(w, k));
   if (!gb_was_stopped(w->call)) keep_seen(w, seen);
 }
 
 gb_status gb_winograd_weight(gb_op_call *call, const gb_conv_sizes *s, const gb_tensor *x, const gb_tensor *grad,
                              float *krsc, bool *finite) {
-  winograd w = { .call = call, .s = *s, .x = x, .y = grad, .weights = krsc };
-  const int64_t numel = PLACES * s->o * s->c;
-  plan(&w, tiles_of_chunk(s));
-  atomic_init(&w.not_finite, false);
+  winograd w = { .call = call, .from = x, .to = grad, .weights = krsc };
+  plan(&w, s);
+  const int64_t numel = w.places * w.rows * w.row;
   w.slices = most(1, least(least(w.chunks, MOST_SLICES), MOST_SLICE_BYTES / (numel * 4)));
   size_t shared = 0, sums = gb_scratch_take(&shared, w.slices * numel * 4);
   GB_TRY(gb_scratch_open(call, shared, lay_out(&w, NULL, NULL), &w.scratch));
   w.sums = (float *)(void *)(w.scratch.shared + sums);
   gb_parallel(call, w.slices, weight_slice, &w);
   gb_sum_parts(call, GB_LANE_F32, w.sums, numel, w.slices);
-  gb_parallel(call, divide_up(s->o, WEIGHT_ROWS), finish_weights, &w);
+  gb_parallel(call, divide_up(w.rows, WEIGHT_ROWS), finish_weights, &w);
   gb_scratch_close(call, &w.scratch);
   *finite = !atomic_load(&w.not_finite);
   return GB_OK;

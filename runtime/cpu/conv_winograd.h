@@ -1,5 +1,5 @@
-/* cpu/conv_winograd.h - convolutions by 3 x 3 kernels with a stride of 1, in 4 multiplications for each result instead
- * of 9. */
+/* cpu/conv_winograd.h - convolutions by kernels of 3 x 3 and 1 x 3 with a stride of 1, and of 4 x 4 with a stride of 2,
+ * in fewer multiplications. */
 #ifndef GB_CPU_CONV_WINOGRAD_H
 #define GB_CPU_CONV_WINOGRAD_H
 
@@ -8,17 +8,25 @@
 
 #define gb_winograd_takes GB_CPU_NAME(winograd_takes)
 #define gb_winograd_forward GB_CPU_NAME(winograd_forward)
+#define gb_winograd_input GB_CPU_NAME(winograd_input)
 #define gb_winograd_weight GB_CPU_NAME(winograd_weight)
 
-/* Is it quicker here than a direct sum? */
-bool gb_winograd_takes(const gb_conv_sizes *s);
-/* y [n, o, oh, ow] = x [n, c, h, w] * krsc [o][3][3][c] + bias [o] (or NULL), then max(y, 0) where relu; turned: krsc
- * is [c][3][3][o], and its taps are turned about. x in any layout, y with its channels last; each of float32 or 16
- * bits. *finite: no sum was infinite or NaN; else what a single one did is not kept apart from its neighbours, and y
- * has to be made in another way. */
+typedef enum gb_winograd_kind { GB_WINOGRAD_FORWARD, GB_WINOGRAD_INPUT, GB_WINOGRAD_WEIGHT } gb_winograd_kind;
+
+/* Is it, or is its gradient by x or by the weight, quicker here than a direct sum? */
+bool gb_winograd_takes(const gb_conv_sizes *s, gb_winograd_kind kind);
+
+/* Each gives *finite: no sum was infinite or NaN. Else what a single one did is not kept apart from its neighbours, and
+ * the result has to be made in another way. Tensors that are read have any layout, those that are written have their
+ * channels last; all are of float32 or 16 bits. */
+
+/* y [n, o, oh, ow] = x [n, c, h, w] * krsc [o][kh][kw][c] + bias [o] (or NULL), then max(y, 0) where relu. */
 gb_status gb_winograd_forward(gb_op_call *call, const gb_conv_sizes *s, const gb_tensor *x, const float *krsc,
-                              bool turned, const float *bias, bool relu, const gb_tensor *y, bool *finite);
-/* The weight's gradient from x and y's gradient, into krsc; *finite as above. */
+                              const float *bias, bool relu, const gb_tensor *y, bool *finite);
+/* The gradient by x from y's. */
+gb_status gb_winograd_input(gb_op_call *call, const gb_conv_sizes *s, const gb_tensor *grad, const float *krsc,
+                            const gb_tensor *dx, bool *finite);
+/* The weight's gradient from x and y's gradient, into krsc. */
 gb_status gb_winograd_weight(gb_op_call *call, const gb_conv_sizes *s, const gb_tensor *x, const gb_tensor *grad,
                              float *krsc, bool *finite);
 
