@@ -377,9 +377,12 @@ gb_status gb_comm_look(gb_comm *comm, gb_post *posts, int count, int *left) {
   return status;
 }
 
-/* Give the processor away: at first for a moment, later for longer. */
-static void nap(int turn) {
-  if (turn < 200) { sched_yield(); return; }
+/* Give the processor away: at first for a moment, later for longer. Beside a recipe that computes a task sleeps: who
+ * yields to a thread that computes gets the core back after that one's whole slice, milliseconds later, but who sleeps
+ * gets it on waking up, so that a message goes on while backward does. */
+static void nap(gb_comm *comm, int turn) {
+  bool beside = comm->fault && atomic_load(&comm->job->idlers) == 0;
+  if (turn < 200 && !beside) { sched_yield(); return; }
   nanosleep(&(struct timespec){ 0, turn < 1000 ? 20000 : 200000 }, NULL);
 }
 
@@ -442,7 +445,7 @@ gb_status gb_comm_wait(gb_comm *comm, gb_post *posts, int count) {
     status = look(comm, posts, count, &left);
     gb_pulse_unlock(job->pulse);
     if (status != GB_OK || left == 0) break;
-    nap(turn);
+    nap(comm, turn);
     if (turn % 64) continue;
     if ((status = gb_comm_poll(comm)) != GB_OK || (status = check_pulse(comm)) != GB_OK) break;
     double now = seconds();
@@ -490,7 +493,7 @@ gb_status gb_comm_settle(gb_comm *comm) {
     status = end ? mover->settled(mover, end, &done) : mover->settle(mover, &end);
     gb_pulse_unlock(job->pulse);
     if (status != GB_OK) return gb_comm_fail_near(comm, status);
-    if (!done && turn) nap(turn);
+    if (!done && turn) nap(comm, turn);
   }
   if (status == GB_OK) return GB_OK;
   break_job(comm);

@@ -15,7 +15,7 @@
 #include "tensor/context.h"
 
 typedef struct gb_progress gb_progress;
-typedef enum gb_queue { GB_QUEUE_CALLS, GB_QUEUE_SHARDS, GB_QUEUES } gb_queue;
+typedef enum gb_queue { GB_QUEUE_CALLS, GB_QUEUE_SHARDS, GB_QUEUE_SHARDS_ODD, GB_QUEUES } gb_queue;
 
 /* Whoever holds on to a job or a group is told when the job is left. */
 typedef struct gb_comm_friend {
@@ -50,6 +50,7 @@ typedef struct gb_comm {
   uint64_t serial;                    /* from 1, of no other job of the process: a later one may get the same memory */
   gb_transport transport;             /* a job of one has none: its functions are NULL */
   atomic_bool broken, leaving;        /* leaving: tasks need not be waited for */
+  atomic_int idlers;                  /* threads that do nothing but wait for tasks: the recipe's, mostly */
   bool closing;                       /* all wait for all at the end of the job */
   gb_pulse *pulse;                    /* the heartbeat; NULL in a job of one */
   gb_progress *progress[GB_QUEUES];   /* the threads of tasks; NULL: there were none */

@@ -98,10 +98,13 @@ void gb_progress_begin(gb_comm *comm, gb_queue queue, gb_task *task) {
 }
 
 gb_status gb_progress_await(gb_task *task) {
-  gb_progress *p = atomic_load(&task->done) ? NULL : task->view.job->progress[task->queue];
+  gb_comm *job = atomic_load(&task->done) ? NULL : task->view.job; /* a task that is done may outlive its job */
+  gb_progress *p = job ? job->progress[task->queue] : NULL;
   if (p) {
     pthread_mutex_lock(&p->lock);
+    atomic_fetch_add(&job->idlers, 1);
     while (!atomic_load(&task->done)) pthread_cond_wait(&p->less, &p->lock);
+    atomic_fetch_sub(&job->idlers, 1);
     pthread_mutex_unlock(&p->lock);
   }
   return task->status;
@@ -116,7 +119,9 @@ void gb_progress_drain(gb_comm *job) {
   gb_progress *p = job->progress[GB_QUEUE_CALLS];
   if (!p) return;
   pthread_mutex_lock(&p->lock);
+  atomic_fetch_add(&job->idlers, 1);
   while (p->first) pthread_cond_wait(&p->less, &p->lock);
+  atomic_fetch_sub(&job->idlers, 1);
   pthread_mutex_unlock(&p->lock);
 }
 

@@ -1,11 +1,12 @@
-/* progress.h - exchanges that run beside the recipe: a thread of the job takes them one after another, in the order in
- * which they were begun, which is the same on every rank.
+/* progress.h - exchanges that run beside the recipe: a thread of the job takes them one after another, in the order
+ * in which they were begun, which is the same on every rank.
  *
- * There are two such queues, since what shards exchange within a step, and when, may differ from rank to rank beside
- * calls of the recipe. The thread of a queue begins with its first task. A task works on memory of the host and on
- * nothing of the context's: its comm is a view (gb_comm.fault) that writes failures into the task. Calls that are not
- * tasks wait until all calls that are tasks are done (gb_comm_begin), so that the order of exchanges stays the same
- * everywhere. A task that fails breaks the job, unless every rank fails alike (gb_comm.together). */
+ * Calls of the recipe have a queue of their own, since what shards exchange within a step, and when, may differ from
+ * rank to rank beside them. Shards have two, so that one's messages are under way while the other adds up. The
+ * thread of a queue begins with its first task. A task works on memory of the host and on nothing of the context's:
+ * its comm is a view (gb_comm.fault) that writes failures into the task. Calls that are not tasks wait until all
+ * calls that are tasks are done (gb_comm_begin), so that the order of exchanges stays the same everywhere. A task
+ * that fails breaks the job, unless every rank fails alike (gb_comm.together). */
 #ifndef GB_DIST_PROGRESS_H
 #define GB_DIST_PROGRESS_H
 

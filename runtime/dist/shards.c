@@ -52,7 +52,7 @@ enum { LOSS, LOSS_WEIGHT, COUNTED, WIDE };
 enum { MEASURED, NUMBERS };
 
 #define SMALL_BYTES ((size_t)64 << 10)  /* a unit that goes with others in one message */
-#define BUCKET_BYTES ((int64_t)1 << 20) /* of gradients; a larger parameter has a bucket of its own */
+#define BUCKET_BYTES ((int64_t)1 << 20) /* of gradients, about; a larger parameter has a bucket nearly of its own */
 
 /* The leaf that is being filled, and the sum of all; both are the tree's. waits: gradients of a bucket that are not
  * final yet. */
@@ -104,7 +104,7 @@ struct gb_shards {
   hold *held;                         /* of each shard of this rank; NULL: nothing is held */
   int64_t rounds_held;
   bool open, holds;                   /* a round is; it holds */
-  int channel;                        /* of its messages */
+  int channels[2];                    /* of its messages: of every second bucket, and of all others */
   bool is_free;                       /* gradients are summed by the transport */
   bool observes, overlaps;            /* buckets may go out early once that was seen to be safe; and they do */
   gb_comm_friend left;                /* where this was freed while a task of it ran */
@@ -245,12 +245,14 @@ static bool are_planted(const gb_shards *s, const gb_comm *comm) {
   return same;
 }
 
-/* The bucket that a gradient of this dtype and size goes to, which may be a new one. open: that of each kind. */
+/* The bucket that a gradient of this dtype and size goes to, which may be a new one. One that is less than half full
+ * takes what comes, or a bias would be sent by itself where the next weight fills a bucket. open: that of each kind. */
 static int bucket_for(gb_shards *s, gb_dtype dtype, bool shared, int64_t count, int open[4]) {
   int *at = &open[2 * shared + (dtype == GB_FLOAT64)];
   int64_t most = BUCKET_BYTES / (int64_t)gb_dtype_bytes(dtype);
   count = gb_slab_room(count);
-  if (*at && s->units[*at].lane.count + count <= most) return *at;
+  int64_t has = *at ? s->units[*at].lane.count : 0;
+  if (*at && (has + count <= most || 2 * has < most)) return *at;
   s->units[*at = s->n_units++].lane = (gb_lane){ dtype, GB_REDUCE_SUM, 0, NULL, NULL };
   s->units[*at].shared = shared;
   return *at;
@@ -310,7 +312,7 @@ static void lay_out(gb_shards *s) {
   }
 }
 
-/* As many buckets as there may be: of two of a kind that follow each other, one is more than half full. */
+/* As many buckets as there may be: of each kind all but the last are half full. */
 static size_t most_buckets(const gb_shards *s) {
   int64_t bytes = 0;
   for (int i = 0; i < s->n_parameters; i++) bytes += gb_slab_room(s->parameters[i]->numel) * (int64_t)sizeof(double);
@@ -581,13 +583,18 @@ static gb_status check_same(gb_shards *s, const int64_t *control) {
   return GB_OK;
 }
 
-/* A task begins, with messages of its own. */
-static void begin_task(gb_shards *s, gb_task *task, gb_status (*run)(gb_task *task)) {
+/* Every second bucket has a thread and messages of its own, so that the network is not idle while one adds up or waits
+ * for its partner. Sums of the transport keep one order. */
+static int lane_of(const gb_shards *s, int k) { return k >= BUCKETS && !s->is_free && (k - BUCKETS) % 2; }
+
+/* A task begins, with messages of its own. k: its unit. */
+static void begin_task(gb_shards *s, gb_task *task, int k, gb_status (*run)(gb_task *task)) {
+  int lane = lane_of(s, k);
   gb_comm own = { .context = s->context, .job = s->comm, .rank = s->comm->rank, .size = s->comm->size,
-                  .timeout = s->comm->timeout, .channel = s->channel };
+                  .timeout = s->comm->timeout, .channel = s->channels[lane] };
   task->run = run;
   task->operation = "DataParallel:shards";
-  gb_progress_begin(&own, GB_QUEUE_SHARDS, task);
+  gb_progress_begin(&own, lane ? GB_QUEUE_SHARDS_ODD : GB_QUEUE_SHARDS, task);
 }
 
 /* ----} */
@@ -1185,9 +1192,9 @@ static gb_status run_others(gb_task *task) {
 static gb_status send_bucket(gb_shards *s) {
   unit *u = &s->units[s->out];
   if (s->comm && u->lane.near) GB_TRY(gb_near_mark(&u->near, &u->mark));
-  s->out++;
+  int k = s->out++;
   if (!s->comm) return sum_unit(u, NULL);
-  begin_task(s, &u->task, run_bucket);
+  begin_task(s, &u->task, k, run_bucket);
   return GB_OK;
 }
 
@@ -1251,7 +1258,7 @@ static gb_status sum_up(gb_shards *s) {
     GB_TRY(measure(s));
   }
   s->last_began = s->complete = true;
-  begin_task(s, &s->last, run_others);
+  begin_task(s, &s->last, CONTROL, run_others);
   return await_all(s, true);
 }
 
@@ -1301,9 +1308,11 @@ static gb_status blank(unit *u, gb_comm *view) {
 static gb_status run_rest(gb_task *task) {
   gb_shards *s = (gb_shards *)((char *)task - offsetof(gb_shards, last));
   for (int k = s->rest; !s->holds && k < s->n_units; k++) {
+    task->view.channel = s->channels[lane_of(s, k)];
     GB_TRY(blank(&s->units[k], &task->view));
     GB_TRY(sum_unit(&s->units[k], &task->view));
   }
+  task->view.channel = s->channels[lane_of(s, CONTROL)];
   for (int k = CONTROL; k < others(s); k++) GB_TRY(blank(&s->units[k], &task->view));
   return sum_others(s, &task->view);
 }
@@ -1313,7 +1322,7 @@ static void tell_others(gb_shards *s) {
   for (int k = s->rest; !s->holds && k < s->n_units; k++)
     if (s->units[k].lane.near) (void)gb_near_mark(&s->units[k].near, &s->units[k].mark); /* else the task fails */
   s->last_began = s->complete = true;
-  begin_task(s, &s->last, run_rest);
+  begin_task(s, &s->last, CONTROL, run_rest);
 }
 
 void gb_shards_abandon(gb_shards *s) {
@@ -1468,7 +1477,7 @@ static gb_status adopt(gb_shards *s, gb_comm *comm, gb_tensor *const *tensors, i
 gb_status gb_shards_agree(gb_shards *s, gb_tensor *const *tensors, const char *const *names, int count) {
   gb_comm *comm = gb_dist_comm(s->context);
   if (!comm || comm->size == 1) return GB_OK;
-  GB_TRY(gb_comm_channel(comm, &s->channel));
+  for (int i = 0; i < 2; i++) GB_TRY(gb_comm_channel(comm, &s->channels[i]));
   GB_TRY(gb_comm_begin(comm, "DataParallel"));
   gb_status status = compare(s, comm, fingerprint(tensors, names, count, s->shards));
   if (status == GB_OK) status = adopt(s, comm, tensors, count);

@@ -57,6 +57,17 @@ describe("a job", function()
       expect(after.bytes_sent - before.bytes_sent < 10000):to_be(true)
     end
   end)
+  it("sends no bias by itself", function() -- a weight of one bucket's size, and another one: a bucket each
+    local body = nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 512))
+    local ddp = nn.parallel.DataParallel(body, { shards = size & size - 1 == 0 and size or 8 })
+    for _ = 1, 3 do
+      local before = dist.stats().messages_sent
+      for xs in ddp:shards(gb.ones(size, 512)) do ddp(xs):sum():backward() end
+      -- There and back for each bucket, and all else: to each partner.
+      local partners = ({ [2] = 1, [4] = 2, [8] = 3 })[size]
+      if partners then expect(dist.stats().messages_sent - before):to_be((2 * 2 + 1) * partners) end
+    end
+  end)
   it("sums gradients where they lie in a slab", function()
     local function run_on(shards, order, flipped, overlap)
       gb.manual_seed(2)

@@ -41,13 +41,15 @@ set_up() {
   done
 }
 
-# What mpirun starts instead of ssh: the command in the namespace of that address, with a host name of its own.
+# What mpirun starts instead of ssh: the command in the namespace of that address, with a host name and a core of its
+# own. (mpirun takes the hosts for machines, and would bind the process of each to core 0.)
 cat >"$folder/agent" <<AGENT
 #!/bin/sh
 while [ "\${1#-}" != "\$1" ]; do shift; done
 host=\${1##*.}
 shift
-exec ip netns exec "gb$id-\$host" unshare --uts sh -c "hostname gb-host-\$host; \$*"
+core=\$(((host - 1) % $(nproc)))
+exec taskset -c "\$core" ip netns exec "gb$id-\$host" unshare --uts sh -c "hostname gb-host-\$host; \$*"
 AGENT
 chmod +x "$folder/agent"
 
@@ -56,8 +58,9 @@ run_on() {
   size=$1 list=
   shift
   for i in $(seq "$size"); do list="$list${list:+,}10.177.0.$i:1"; done
-  "$mpirun" --mca plm_rsh_agent "$folder/agent" --mca btl tcp,self --mca btl_tcp_if_include 10.177.0.0/24 \
-    --mca oob_tcp_if_include 10.177.0.0/24 --host "$list" -n "$size" --wdir "$PWD" "$gibbous" "$@"
+  "$mpirun" --bind-to none --mca plm_rsh_agent "$folder/agent" --mca btl tcp,self \
+    --mca btl_tcp_if_include 10.177.0.0/24 --mca oob_tcp_if_include 10.177.0.0/24 --host "$list" -n "$size" \
+    --wdir "$PWD" "$gibbous" "$@"
 }
 
 if ! set_up 1 1gbit 2>"$folder/log"; then
