@@ -23,7 +23,13 @@ typedef struct message { bool sends, sums; size_t bytes, length; int count, done
 /* The text of an MPI error. */
 static gb_status fail(gb_transport *t, int code) {
   char text[MPI_MAX_ERROR_STRING];
-  int length = 0;
+  int length = 0, class = MPI_SUCCESS;
+  MPI_Error_class(code, &class);
+  if (class == MPI_ERR_TRUNCATE) {
+    snprintf(t->error, sizeof t->error, "the message is longer than what it was to fill; every rank must make the same "
+                                        "calls, with tensors of the same shape and dtype");
+    return GB_EIO;
+  }
   if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) length = 0;
   snprintf(t->error, sizeof t->error, "MPI: %.*s", length < 200 ? length : 200, text);
   return GB_EIO;
@@ -167,6 +173,13 @@ static int find_local_rank(MPI_Comm comm) {
   return rank;
 }
 
+/* The highest tag. */
+static int find_tag_most(MPI_Comm comm) {
+  int *most = NULL, found = 0;
+  int code = MPI_Comm_get_attr(comm, MPI_TAG_UB, &most, &found);
+  return code == MPI_SUCCESS && found ? *most : 32767;
+}
+
 __attribute__((visibility("default"))) gb_status gb_transport_open(uint32_t abi, gb_transport *out);
 gb_status gb_transport_open(uint32_t abi, gb_transport *out) {
   *out = (gb_transport){ .name = "mpi", .lingers = true, .post = post, .test = test, .drop = drop, .sum = sum,
@@ -186,6 +199,7 @@ gb_status gb_transport_open(uint32_t abi, gb_transport *out) {
   MPI_Comm_rank(j->comm, &out->rank);
   MPI_Comm_size(j->comm, &out->size);
   out->local_rank = find_local_rank(j->comm);
+  out->tag_most = find_tag_most(j->comm);
   out->state = j;
   return GB_OK;
 }

@@ -275,6 +275,7 @@ static void break_job(gb_comm *comm) {
 
 gb_status gb_comm_end(gb_comm *comm, gb_status status) {
   comm->operation = NULL;
+  comm->call = 0;
   if (status != GB_OK && comm->size > 1 && !comm->together) break_job(comm);
   return status;
 }
@@ -326,13 +327,21 @@ void gb_comm_count_staged(gb_comm *comm, size_t bytes) {
   gb_pulse_unlock(comm->job->pulse);
 }
 
+/* What keeps messages apart: the kind of message, the channel and the recipe's call, as far as the transport has tags
+ * for that. MPI promises 32767. */
+static int number_of(const gb_comm *comm, gb_tag tag) {
+  const int each = GB_PULSE_TAGS * (GB_CHANNELS + 1), most = comm->job->transport.tag_most;
+  int calls = most ? (int)(((int64_t)most + 1) / each) : GB_CALLS;
+  return (calls > 1 ? comm->call % calls : 0) * each + comm->channel * GB_PULSE_TAGS + (int)tag;
+}
+
 gb_status gb_comm_post(gb_comm *comm, gb_tag tag, bool sends, int peer, void *data, size_t bytes, gb_post *out) {
   gb_comm *job = comm->job;
   *out = (gb_post){ NULL, peer, sends, bytes };
   gb_pulse_lock(job->pulse);
   count_message(job, sends, bytes);
-  gb_status status = job->transport.post(&job->transport, sends, in_job(comm, peer),
-                                         comm->channel * GB_PULSE_TAGS + (int)tag, data, bytes, &out->message);
+  gb_status status = job->transport.post(&job->transport, sends, in_job(comm, peer), number_of(comm, tag), data, bytes,
+                                         &out->message);
   if (status != GB_OK) {
     break_job(comm);
     failed(comm, status, out);

@@ -32,7 +32,7 @@ typedef struct gb_traffic {
           bytes_staged;
 } gb_traffic;
 
-enum { GB_FAULT_BYTES = 512, GB_CHANNELS = 4000 };
+enum { GB_FAULT_BYTES = 512, GB_CHANNELS = 4000, GB_CALLS = 512 };
 
 typedef struct gb_comm {
   gb_context *context;
@@ -45,6 +45,8 @@ typedef struct gb_comm {
   const int *members;                 /* of a group: the ranks in the job; NULL: all */
   int holders;                        /* of a group */
   int channel;                        /* of a group, which keeps its messages apart; 0: the job */
+  int call;                           /* what the recipe's call does, and of which dtype: its messages meet none of
+                                         another; below GB_CALLS, 0: the library's own */
   char *fault;                        /* of a view: where failures are written, GB_FAULT_BYTES; else NULL */
   /* Of a job. */
   uint64_t serial;                    /* from 1, of no other job of the process: a later one may get the same memory */

@@ -44,7 +44,8 @@ enum { NEXT_OFFSET, TAG_SCALER, TAG_UPDATE, UNSTEADY, SPOILED, LEFT, WISHES,
        SAME = WISHES + GB_ROUND_WISHES };
 /* From SAME on what must be the same: each stands twice, as the number and its complement, whose maxima tell whether
  * all agree. */
-enum { SEED, OFFSET, LOADER, SAMPLES = LOADER + GB_ROUND_LOADER, PART, SHARDS, EXPECTED, SAME_COUNT,
+enum { SEED, OFFSET, LOADER, SAMPLES = LOADER + GB_ROUND_LOADER, PART, SHARDS, EXPECTED,
+       WEIGHTS, OPTIMIZERS, SAME_COUNT,
        CONTROLS = SAME + 2 * SAME_COUNT };
 /* Of LOSSES. */
 enum { LOSS, LOSS_WEIGHT, COUNTED, WIDE };
@@ -129,6 +130,7 @@ struct gb_shards {
   int64_t samples, shard;             /* shard: the one that runs */
   int64_t work;                       /* since the last look for a stop */
   bool runs;
+  uint64_t weights, optimizers;       /* digests of them when the round began */
   uint64_t seed, offset, next_offset; /* of the random stream: at the beginning, and the furthest that a shard came */
   double sum, weight;                 /* of the losses of the shard that runs */
   uint32_t wishes;                    /* of this rank in the round; then of all ranks in the last whole one */
@@ -546,6 +548,53 @@ static gb_status take_all(gb_shards *s, gb_tensor *const *parameters, int n_para
 
 /* {---- what must be the same ---- */
 
+static const uint64_t FIRST_HASH = 0xCBF29CE484222325u;
+
+/* FNV-1a, word by word. */
+static uint64_t hash_word(uint64_t hash, uint64_t word) { return (hash ^ word) * 0x100000001B3u; }
+
+/* Of bytes that are a whole number of words, or less than one. */
+static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t count) {
+  for (size_t at = 0; at < count; at += sizeof(uint64_t)) {
+    uint64_t word = 0;
+    memcpy(&word, (const char *)bytes + at, count - at < sizeof word ? count - at : sizeof word);
+    hash = hash_word(hash, word);
+  }
+  return hash;
+}
+
+/* A number of the first and one more element of each parameter, another one in each round: it tells processes apart
+ * whose weights have come to differ, as by other steps. Weights on a GPU would have to be waited for, and those that
+ * other processes keep are not here. */
+static uint64_t digest_weights(const gb_shards *s) {
+  uint64_t hash = FIRST_HASH;
+  for (int i = 0; i < s->n_parameters; i++) {
+    const gb_tensor *t = s->parameters[i];
+    size_t each = gb_dtype_bytes((gb_dtype)t->dtype);
+    if (t->storage->device.type != GB_CPU || t->storage->away == GB_AWAY || !t->numel) continue;
+    int64_t other = gb_tensor_is_contiguous(t) ? (int64_t)((uint64_t)s->comm->step * 0x9E3779B1u) % t->numel : 0;
+    hash = hash_bytes(hash, gb_data(t), each);
+    hash = hash_bytes(hash, (const char *)gb_data(t) + (size_t)other * each, each);
+  }
+  return hash;
+}
+
+/* A number of the kinds and options of all optimizers that step the parameters. */
+static uint64_t digest_optimizers(const gb_shards *s) {
+  uint64_t hash = FIRST_HASH;
+  const gb_optimizer *last = NULL;
+  for (int i = 0; i < s->n_parameters; i++) {
+    const gb_owned_slab *owned = (const gb_owned_slab *)s->parameters[i]->slab;
+    const gb_optimizer *owner = owned ? owned->owner : NULL;
+    if (owner == last) continue;
+    last = owner;
+    hash = hash_word(hash, owner ? (uint64_t)owner->kind + 1 : 0);
+    for (int g = 0; owner && g < owner->n_groups; g++)
+      hash = hash_bytes(hash, &owner->groups[g]->options.numbers, sizeof owner->groups[g]->options.numbers);
+  }
+  return hash;
+}
+
 /* In the order of SEED, OFFSET, ... */
 static void list_same(const gb_shards *s, int64_t same[SAME_COUNT]) {
   const gb_round *round = &s->round;
@@ -556,6 +605,8 @@ static void list_same(const gb_shards *s, int64_t same[SAME_COUNT]) {
   same[PART] = round->odd;
   same[SHARDS] = s->shards;
   same[EXPECTED] = round->expected;
+  same[WEIGHTS] = (int64_t)s->weights;
+  same[OPTIMIZERS] = (int64_t)s->optimizers;
 }
 
 /* Have all ranks brought the same? Where they have not, all know it, and the job stays whole. */
@@ -568,6 +619,8 @@ static gb_status check_same(gb_shards *s, const int64_t *control) {
     "batch (0: it has the samples of the rank's shards; give what a DataLoader with parts = model gave)",
     "number of shards",
     "number of elements that the loss is the mean of (0: it is not known before; every rank's targets have one shape)",
+    "weights when the batch began (a digest of some of them: one rank has stepped, skipped or written them otherwise)",
+    "kinds and options of the optimizers (a digest)",
   };
   int64_t mine[SAME_COUNT];
   list_same(s, mine);
@@ -652,7 +705,10 @@ gb_status gb_shards_begin(gb_shards *s, gb_tensor *const *parameters, int n_para
   s->unsteady = s->spoiled = s->complete = false;
   for (int k = BUCKETS; k < s->n_units; k++) s->units[k].waits = 0;
   for (int i = 0; i < s->n_parameters; i++) s->units[s->spots[i].unit].waits++;
-  if (s->comm) s->comm->step++;
+  if (!s->comm) return GB_OK;
+  s->comm->step++;
+  s->weights = s->is_free ? 0 : digest_weights(s); /* sums of the transport may differ from rank to rank */
+  s->optimizers = digest_optimizers(s);
   return GB_OK;
 }
 

@@ -294,6 +294,12 @@ static void fill(gb_handle *h, gb_comm *comm, const gb_dist_call *call) {
                        call->tensor->numel, NULL, NULL };
 }
 
+/* The call as a number, by which its messages know each other: of both sides of a message it is the same. */
+static int number_of(const gb_dist_call *call) {
+  int kind = call->kind == GB_DIST_RECV ? GB_DIST_SEND : call->kind;
+  return 1 + (kind * GB_DIST_OPS + (int)call->op) * GB_DTYPE_COUNT + call->tensor->dtype;
+}
+
 /* Room for new tensors, and the message. */
 static gb_status prepare(gb_handle *h) {
   if (calls[h->call.kind].makes) {
@@ -329,6 +335,7 @@ gb_status gb_dist_call_now(gb_comm *comm, const gb_dist_call *call, gb_tensor **
   GB_TRY(check_call(comm, call));
   GB_TRY(gb_comm_begin(comm, calls[call->kind].name));
   fill(&h, comm, call);
+  comm->call = number_of(call);
   gb_status status = prepare(&h);
   if (status == GB_OK) status = calls[call->kind].run(&h, comm);
   if (status == GB_OK) status = calls[call->kind].finish(&h);
@@ -390,6 +397,7 @@ gb_status gb_dist_call_begin(gb_comm *comm, const gb_dist_call *call, gb_handle 
   gb_comm_hold(comm);
   h->friend.left = leave;
   comm->operation = name;
+  comm->call = number_of(call);
   gb_status status = prepare(h);
   if (status != GB_OK) return destroy(h), gb_comm_end(comm, status);
   comm->operation = NULL;
@@ -398,6 +406,7 @@ gb_status gb_dist_call_begin(gb_comm *comm, const gb_dist_call *call, gb_handle 
   if (comm->job) gb_comm_befriend(comm->job, &h->friend);
   if (comm->job && comm->size > 1) {
     if (!is_message(h)) gb_progress_begin(comm, GB_QUEUE_CALLS, &h->task);
+    comm->call = 0;
   } else { /* alone: it is done at once */
     h->over = true;
     status = h->status = calls[call->kind].run(h, comm);

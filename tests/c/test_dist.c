@@ -257,6 +257,39 @@ static void disagree(rank_job *job) {
   EXPECT(job, status == GB_EIO && strstr(gb_error(job->context), "bytes"));
 }
 
+/* Calls of the same number of bytes that are not the same, as the two ranks make them: no numbers are mistaken for
+ * others. */
+typedef struct unlike { gb_dist_kind kind[2]; gb_dtype dtype[2]; gb_dist_op op[2]; } unlike;
+
+static void call_unlike(rank_job *job) {
+  const unlike *u = job->what;
+  const int64_t count = 4;
+  gb_tensor *t = NULL, *out[2] = { NULL, NULL };
+  EXPECT(job, gb_tensor_new(job->context, u->dtype[job->rank], 1, &count, (gb_device){ GB_CPU, 0 }, &t) == GB_OK);
+  const gb_dist_call call = { u->kind[job->rank], t, u->op[job->rank],
+                              u->kind[job->rank] == GB_DIST_BROADCAST ? 0 : 1 - job->rank };
+  gb_status status = gb_dist_call_now(job->comm, &call, out);
+  EXPECT(job, status == GB_EIO || (job->rank == 0 && status == GB_OK)); /* a message that was sent may lie there */
+  const char *text = gb_error(job->context);
+  EXPECT(job, status == GB_OK || strstr(text, "makes other calls") || strstr(text, "is gone")); /* who ends first */
+  for (int i = 0; i < 2; i++) gb_tensor_release(out[i]);
+  gb_tensor_release(t);
+}
+
+static void test_unlike(void) {
+  static const unlike cases[] = {
+    { { GB_DIST_SEND, GB_DIST_RECV }, { GB_FLOAT32, GB_INT32 }, { 0 } },
+    { { GB_DIST_BROADCAST, GB_DIST_BROADCAST }, { GB_INT16, GB_BFLOAT16 }, { 0 } },
+    { { GB_DIST_ALL_GATHER, GB_DIST_ALL_GATHER }, { GB_FLOAT64, GB_INT64 }, { 0 } },
+    { { GB_DIST_ALL_REDUCE, GB_DIST_ALL_REDUCE }, { GB_FLOAT64, GB_INT64 }, { 0 } },
+    { { GB_DIST_ALL_REDUCE, GB_DIST_ALL_REDUCE }, { GB_FLOAT32, GB_FLOAT32 }, { GB_DIST_SUM, GB_DIST_MAX } },
+    { { GB_DIST_ALL_REDUCE, GB_DIST_REDUCE_SCATTER }, { GB_FLOAT32, GB_FLOAT32 }, { 0 } },
+    { { GB_DIST_BROADCAST, GB_DIST_RECV }, { GB_FLOAT32, GB_FLOAT32 }, { 0 } },
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    CHECK(run_ranks(contexts, 2, 0.3, call_unlike, &cases[i]) == 0);
+}
+
 /* An interrupt ends a wait. */
 static void interrupted(rank_job *job) {
   char data[8];
@@ -273,6 +306,7 @@ static void test_faults(void) {
   CHECK(run_ranks(contexts, 2, 60, farewell_barrier, NULL) == 0);
   CHECK(run_ranks(contexts, 2, 2, disagree, NULL) == 0);
   CHECK(run_ranks(contexts, 2, 60, interrupted, NULL) == 0);
+  test_unlike();
 }
 
 /* ====} */

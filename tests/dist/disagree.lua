@@ -31,6 +31,23 @@ describe("a job", function()
     dist.barrier() -- all know it, so the job goes on
     run(ddp, 16)
   end)
+  it("notices optimizers and weights that differ", function()
+    local body = nn.Linear(2, 2)
+    local ddp = nn.parallel.DataParallel(body)
+    local opt = gb.optim.SGD(body:parameters(), { lr = rank == size - 1 and 0.2 or 0.1 })
+    expect(function() run(ddp, 16) end):to_fail("do not agree on the kinds and options of the optimizers")
+    opt.param_groups[1].lr = 0.1
+    run(ddp, 16)
+    opt:step()
+    run(ddp, 16)
+    if rank == 0 then opt:step() end
+    opt:zero_grad()
+    expect(function() run(ddp, 16) end):to_fail("do not agree on the weights")
+    expect(body.weight.grad):to_be(nil)
+    for _, p in ipairs(body:parameters()) do gb.no_grad(function() p:copy_(dist.broadcast(p:detach())) end) end
+    run(ddp, 16)
+    opt:close()
+  end)
   it("names gradients of several scales on one rank alone", function()
     local model = nn.Linear(2, 2)
     local ddp, scaler = nn.parallel.DataParallel(model), gb.amp.GradScaler()
