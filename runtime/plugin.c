@@ -155,10 +155,9 @@ bool gb_plugin_find(const gb_context *context, const char *name, char *path, siz
 
 /* Open the CUDA backend, or keep the reason why not. The failure is not an error of the caller. */
 static void open_cuda(gb_context *context) {
-  char path[4096], before[sizeof context->error], before_op[sizeof context->error_op];
-  gb_status before_code = context->error_code;
-  memcpy(before, context->error, sizeof before);
-  memcpy(before_op, context->error_op, sizeof before_op);
+  char path[4096];
+  gb_failure before;
+  gb_failure_keep(context, &before);
   const char *op = context->op;
   context->op = NULL;
   if (!gb_plugin_find(context, CUDA_PLUGIN, path, sizeof path))
@@ -172,9 +171,7 @@ static void open_cuda(gb_context *context) {
     if (status != GB_OK && status != GB_EMEMORY) context->no_cuda = strdup(context->error);
   }
   context->op = op;
-  context->error_code = before_code;
-  memcpy(context->error, before, sizeof before);
-  memcpy(context->error_op, before_op, sizeof before_op);
+  gb_failure_bring_back(context, &before);
 }
 
 bool gb_context_has_device(gb_context *context, int type, const char **why) {

@@ -22,18 +22,29 @@ static const starter starters[] = {
   { "SLURM", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", false },
 };
 
-/* A whole number from 0 on; *out stays what it is where the variable is not set. */
-static gb_status read_number(gb_context *context, const char *variable, int64_t *out) {
+/* A whole number from `least` on; *out stays what it is where the variable is not set. */
+static gb_status read_number(gb_context *context, const char *variable, int64_t least, int64_t *out) {
   const char *text = getenv(variable);
   char *end;
   if (!text || !*text) return GB_OK;
   errno = 0;
   long value = strtol(text, &end, 10);
-  if (errno || *end || value < 0 || value > INT_MAX)
-    return gb_fail(context, GB_EINVAL, "dist.init: the environment says %s=%.40s, which is no number of processes; "
+  if (errno || *end || value < least || value > INT_MAX)
+    return gb_fail(context, GB_EINVAL, "dist.init: the environment says %s=%.40s, which is no such number; "
                                        "unset it, or " START, variable, text);
   *out = value;
   return GB_OK;
+}
+
+/* Where nobody has given both numbers: of torchrun's variables one alone is a mistake, with which each process would
+ * train by itself. Of SLURM's a shell of an allocation has one alone. */
+static gb_status check_alone(gb_context *context) {
+  const starter *s = &starters[0];
+  const char *rank = getenv(s->rank), *size = getenv(s->size);
+  bool has_rank = rank && *rank, has_size = size && *size;
+  if (has_rank == has_size) return GB_OK;
+  return gb_fail(context, GB_EINVAL, "dist.init: %s is set, and %s is not; set both, or unset it and " START,
+                 has_rank ? s->rank : s->size, has_rank ? s->size : s->rank);
 }
 
 /* The numbers, and who gave them (NULL: nobody). */
@@ -47,9 +58,9 @@ static gb_status read_launch(gb_context *context, gb_launch *launch, const start
   for (size_t i = 0; i < sizeof starters / sizeof *starters; i++) {
     const starter *s = &starters[i];
     gb_launch found = { -1, -1, -1, 0 };
-    GB_TRY(read_number(context, s->rank, &found.rank));
-    GB_TRY(read_number(context, s->size, &found.size));
-    GB_TRY(read_number(context, s->local_rank, &found.local_rank));
+    GB_TRY(read_number(context, s->rank, 0, &found.rank));
+    GB_TRY(read_number(context, s->size, 1, &found.size));
+    GB_TRY(read_number(context, s->local_rank, 0, &found.local_rank));
     if (found.rank < 0 || found.size < 1) continue;
     launch->rank = found.rank;
     launch->size = found.size;
@@ -59,7 +70,7 @@ static gb_status read_launch(gb_context *context, gb_launch *launch, const start
   }
   launch->rank = 0;
   launch->size = 1;
-  return GB_OK;
+  return check_alone(context);
 }
 
 static gb_status open_mpi(gb_context *context, int64_t size, gb_transport *out) {
@@ -122,8 +133,8 @@ static gb_status find_place(gb_context *context, gb_meeting *meeting) {
   const char *store = getenv("TORCHELASTIC_USE_AGENT_STORE");
   int64_t port = -1, own = -1;
   meeting->host = getenv("MASTER_ADDR");
-  GB_TRY(read_number(context, "MASTER_PORT", &port));
-  GB_TRY(read_number(context, "GIBBOUS_MEETING_PORT", &own));
+  GB_TRY(read_number(context, "MASTER_PORT", 0, &port));
+  GB_TRY(read_number(context, "GIBBOUS_MEETING_PORT", 0, &own));
   if (own < 0 && port >= 0 && store && !strcmp(store, "True")) own = port == 65535 ? port - 1 : port + 1;
   if (own < 0) own = port;
   if (!meeting->host || !*meeting->host || own < 0)

@@ -80,7 +80,8 @@ void gb_progress_begin(gb_comm *comm, gb_queue queue, gb_task *task) {
   task->queue = queue;
   task->view = (gb_comm){ .context = comm->context, .job = job, .rank = comm->rank, .size = comm->size,
                           .timeout = comm->timeout, .step = job->step, .operation = task->operation,
-                          .members = comm->members, .channel = comm->channel, .call = comm->call, .fault = task->fault };
+                          .members = comm->members, .channel = comm->channel, .call = comm->call,
+                          .fault = task->fault };
   task->fault[0] = 0;
   atomic_store(&task->done, false);
   if (!job->progress[queue]) job->progress[queue] = open_progress(job);

@@ -1382,7 +1382,9 @@ static void tell_others(gb_shards *s) {
 }
 
 void gb_shards_abandon(gb_shards *s) {
+  gb_failure before; /* the reason, which is still to be told */
   if (!s->open) return;
+  gb_failure_keep(s->context, &before);
   s->rest = s->out;
   (void)await_all(s, false);
   gb_set_rng_state(s->context, s->seed, s->offset);
@@ -1395,6 +1397,7 @@ void gb_shards_abandon(gb_shards *s) {
   forget_held(s);
   let_go(s);
   if (is_joined(s) && !s->comm->broken && !s->complete) tell_others(s);
+  gb_failure_bring_back(s->context, &before);
 }
 
 /* ----} */

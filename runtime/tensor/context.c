@@ -65,6 +65,18 @@ gb_status gb_fail(gb_context *context, gb_status status, const char *format, ...
   return status;
 }
 
+void gb_failure_keep(const gb_context *context, gb_failure *out) {
+  out->code = context->error_code;
+  memcpy(out->op, context->error_op, sizeof out->op);
+  memcpy(out->text, context->error, sizeof out->text);
+}
+
+void gb_failure_bring_back(gb_context *context, const gb_failure *kept) {
+  context->error_code = kept->code;
+  memcpy(context->error_op, kept->op, sizeof kept->op);
+  memcpy(context->error, kept->text, sizeof kept->text);
+}
+
 /* What a pool could not give, and what it holds. */
 static gb_status fail_memory_of(gb_context *context, gb_device device, size_t bytes) {
   gb_memory_stats stats;

@@ -118,6 +118,14 @@ struct gb_context {
   void *where_user;
 };
 
+/* A failure of the context, put aside while what may fail too cleans up behind it. */
+typedef struct gb_failure {
+  gb_status code;
+  char op[sizeof ((gb_context *)0)->error_op], text[sizeof ((gb_context *)0)->error];
+} gb_failure;
+void gb_failure_keep(const gb_context *context, gb_failure *out);
+void gb_failure_bring_back(gb_context *context, const gb_failure *kept);
+
 /* Write the failure text ("op: text") and return status, so that `return gb_fail(...)` reads well. */
 gb_status gb_fail(gb_context *context, gb_status status, const char *format, ...) GB_PRINTF(3, 4);
 /* GB_EINVAL for a caller from outside that passed what cannot be meant; the text is lost where the context itself is

@@ -340,6 +340,38 @@ static void test_stop(void) {
   gb_tensor_release(parameter);
 }
 
+/* What a rank may still take of the limit on tensor bytes from now on. */
+static void leave_room(gb_context *context, size_t bytes) { context->budget.limit = context->budget.used + bytes; }
+
+/* A buffer that cannot become what it was, when a round is abandoned, hides not why it was. */
+static void test_reason(void) {
+  gb_context *context = contexts[0];
+  const int64_t many = 1 << 12;
+  const gb_round round = { .samples = 1 };
+  gb_shards *s = NULL;
+  int64_t first = 0, count = 0;
+  context->budget.limit = (size_t)1 << 30;
+  gb_tensor *parameter = new_parameter(context, 4), *buffer = new_noise(context, GB_BFLOAT16, 1, &many, 6);
+  CHECK(gb_shards_new(context, &(gb_shards_options){ 1, true, false }, &s) == GB_OK);
+  for (int turn = 0; turn < 2; turn++) { /* the first one leaves memory for leaves to the second */
+    CHECK(gb_shards_begin(s, &parameter, 1, &buffer, 1, &round) == GB_OK);
+    CHECK(gb_shards_next(s, &first, &count) == GB_OK && count == 1);
+    if (turn == 0) CHECK(gb_shards_next(s, &first, &count) == GB_OK && count == 0);
+  }
+  gb_tensor *grad = new_noise(context, GB_FLOAT32, 1, (const int64_t[]){ 4 }, 7);
+  grad->tag.scaler = GB_TAG_MIXED;
+  CHECK(gb_tensor_set_grad(parameter, grad) == GB_OK);
+  gb_tensor_bump(buffer);
+  leave_room(context, 64);
+  CHECK(gb_shards_next(s, &first, &count) == GB_EAUTOGRAD && strstr(gb_error(context), "DataParallel:shards"));
+  CHECK(gb_error_code(context) == GB_EAUTOGRAD);
+  gb_shards_free(s);
+  gb_tensor_release(grad);
+  gb_tensor_release(buffer);
+  gb_tensor_release(parameter);
+  context->budget.limit = 0;
+}
+
 /* A long sum looks for a stop before each piece. */
 static void test_stopped_sum(void) {
   float left[2] = { 1, 2 }, right[2] = { 3, 4 };
@@ -350,8 +382,6 @@ static void test_stopped_sum(void) {
   CHECK(gb_reduce_in_pieces(contexts[0], &lane, left, right, 2) == GB_OK && left[0] == 4 && left[1] == 6);
 }
 
-/* What a rank may still take of the limit on tensor bytes from now on. */
-static void leave_room(gb_context *context, size_t bytes) { context->budget.limit = context->budget.used + bytes; }
 
 /* Leaves of the trees, and what is kept of buffers, count until they are freed. */
 static void test_counted_shards(void) {
@@ -464,6 +494,7 @@ static void test_join_again(void) {
 
 static void test_limits(void) {
   test_stop();
+  test_reason();
   test_stopped_sum();
   test_counted_shards();
   for (const char *what = "tar"; *what; what++) CHECK(run_ranks(contexts, 2, 60, crowded, what) == 0);
@@ -543,6 +574,9 @@ static void test_launch(void) {
   const gb_launch none = { -1, -1, -1, 1 };
   refused((const char *const[]){ "RANK", "0", "WORLD_SIZE", "4", NULL }, none, "torchrun"); /* with and without a GPU */
   refused((const char *const[]){ "OMPI_COMM_WORLD_RANK", "x", NULL }, none, "OMPI_COMM_WORLD_RANK=x");
+  refused((const char *const[]){ "WORLD_SIZE", "4", NULL }, none, "WORLD_SIZE is set, and RANK is not");
+  refused((const char *const[]){ "RANK", "0", NULL }, none, "RANK is set, and WORLD_SIZE is not");
+  refused((const char *const[]){ "RANK", "0", "WORLD_SIZE", "0", NULL }, none, "WORLD_SIZE=0");
   refused((const char *const[]){ "SLURM_PROCID", "4", "SLURM_NTASKS", "4", NULL }, none, "rank 4 of 4");
   refused((const char *const[]){ NULL }, (gb_launch){ 0, -1, -1, 1 }, "rank and world_size go together");
   refused((const char *const[]){ NULL }, (gb_launch){ 3, 2, -1, 1 }, "rank 3 of 2");

@@ -83,8 +83,9 @@ int main(int argc, char **argv) {
   static const char *const scripts[] = { "tests/dist/collectives.lua", "tests/dist/digests.lua",
                                          "tests/dist/disagree.lua", "tests/dist/free.lua",
                                          "tests/dist/leave.lua", "tests/dist/models.lua",
-                                         "tests/dist/loader.lua", "tests/dist/sharded.lua", "tests/dist/sync_norm.lua",
-                                         "tests/dist/trainer.lua", "tests/dist/pointers.lua", NULL };
+                                         "tests/dist/loader.lua", "tests/dist/optimizers.lua", "tests/dist/sharded.lua",
+                                         "tests/dist/sync_norm.lua", "tests/dist/trainer.lua",
+                                         "tests/dist/pointers.lua", NULL };
   for (int s = 0; argc > 1 ? s < argc - 1 : scripts[s] != NULL; s++) {
     char *digest = NULL;
     for (int i = 0; i < 5; i++) run_job(argc > 1 ? argv[s + 1] : scripts[s], sizes[i], &digest);
