@@ -8,15 +8,17 @@
 /* A run of a vector, in bytes. */
 typedef struct run { char *data; size_t bytes; } run;
 
-/* What is brought together, and where the runs of ranks begin in it: see gb_split. */
-typedef struct whole { const gb_split *split; gb_tensor *vector; const int64_t *starts; int64_t blocks; } whole;
+/* What is brought together, and where the runs of ranks begin in it: see gb_split. data: its values, or of what lies on
+ * a device a copy in the host's memory. */
+typedef struct whole { const gb_split *split; gb_tensor *vector; const int64_t *starts; int64_t blocks; char *data; }
+  whole;
 
 static run run_of(const whole *w, int64_t block, int rank) {
   gb_tensor *vector = w->vector;
   size_t each = gb_dtype_bytes((gb_dtype)vector->dtype);
   int64_t first = w->starts ? w->starts[rank] : gb_split_first(vector->numel, w->split->size, block, rank);
   int64_t end = w->starts ? w->starts[rank + 1] : gb_split_first(vector->numel, w->split->size, block, rank + 1);
-  return (run){ (char *)gb_data(vector) + (size_t)first * each, (size_t)(end - first) * each };
+  return (run){ w->data + (size_t)first * each, (size_t)(end - first) * each };
 }
 
 /* The runs of all blocks under way at once: those of one rank go to the next one, and those of another come. */
@@ -57,14 +59,45 @@ static gb_status find_job(gb_context *context, const gb_split *split, gb_comm **
                                      "call gb.dist.finalize() after the last step and save", split->size);
 }
 
+/* This process's runs of a vector on a device, at their places in the host's memory. */
+static gb_status fetch(const whole *w) {
+  int64_t each = (int64_t)gb_dtype_bytes((gb_dtype)w->vector->dtype), stride = 1;
+  gb_status status = GB_OK;
+  for (int64_t b = 0; b < w->blocks && status == GB_OK; b++) {
+    run r = run_of(w, b, w->split->rank);
+    int64_t first = (r.data - w->data) / each, count = (int64_t)r.bytes / each;
+    gb_tensor *mine = NULL;
+    if (count == 0) continue;
+    status = gb_tensor_view(w->vector, 1, &count, &stride, first, &mine);
+    if (status == GB_OK) status = gb_tensor_read(mine, r.data, r.bytes);
+    gb_tensor_release(mine);
+  }
+  return status;
+}
+
+/* Through the host's memory: this process's runs out, and all of it back. */
+static gb_status pass_staged(gb_comm *comm, whole *w) {
+  size_t bytes = (size_t)w->vector->numel * gb_dtype_bytes((gb_dtype)w->vector->dtype);
+  w->data = gb_comm_take(comm, bytes);
+  if (!w->data) return GB_EMEMORY;
+  gb_status status = fetch(w);
+  if (status == GB_OK) status = pass_all(comm, w);
+  if (status == GB_OK) status = gb_tensor_write(w->vector, w->data, bytes);
+  gb_comm_count_staged(comm, bytes);
+  gb_comm_free(comm, w->data);
+  return status;
+}
+
 /* The memory of a slab outlives the job's messages only where these are done: a failure leaves it to them. */
 static gb_status gather(gb_context *context, const gb_split *split, gb_tensor *vector, const int64_t *starts) {
   gb_comm *comm;
-  const whole w = { split, vector, starts, starts ? 1 : gb_split_blocks(vector->numel, split->size) };
+  bool is_near = vector->storage->device.type == GB_CPU;
+  whole w = { split, vector, starts, starts ? 1 : gb_split_blocks(vector->numel, split->size),
+              is_near ? gb_data(vector) : NULL };
   GB_TRY(find_job(context, split, &comm));
   GB_TRY(gb_comm_begin(comm, "Sharded"));
-  gb_status status = gb_comm_end(comm, pass_all(comm, &w));
-  if (status != GB_OK) gb_tensor_retain(vector);
+  gb_status status = gb_comm_end(comm, is_near ? pass_all(comm, &w) : pass_staged(comm, &w));
+  if (status != GB_OK && is_near) gb_tensor_retain(vector);
   return status;
 }
 

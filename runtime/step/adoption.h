@@ -77,7 +77,9 @@ gb_status gb_slab_open_measures(gb_owned_slab *slab);
  * that rounding drops. */
 gb_status gb_slab_sync_masters(gb_owned_slab *slab);
 /* The segments of parts are as those of the whole slab: which have gradients, and how many steps they took. */
-void gb_parts_bring(gb_owned_slab *owned);
+gb_status gb_parts_bring(gb_owned_slab *owned);
+/* After a step of the parts: one more for each segment of the whole slab that took it. */
+gb_status gb_parts_count(gb_owned_slab *owned);
 void gb_split_parts_free(gb_owned_slab *owned); /* none is fine */
 /* The masters agree with the parameters as they are now. */
 void gb_slab_masters_synced(gb_owned_slab *slab);

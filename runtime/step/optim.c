@@ -601,7 +601,7 @@ static gb_slab *slab_of_whole(gb_owned_slab *owned) {
 static gb_status direct_slab(gb_optimizer *optimizer, const gb_group *group, gb_owned_slab *owned, gb_step_call *call) {
   gb_slab *slab = slab_of_whole(owned);
   int brought = brought_state(optimizer);
-  gb_parts_bring(owned);
+  GB_TRY(gb_parts_bring(owned));
   if (!any_gradient(slab)) return GB_OK;
   GB_TRY(gb_slab_open_state(owned, brought));
   call->slab = slab;
@@ -649,7 +649,7 @@ static gb_status step_slab(gb_optimizer *optimizer, gb_owned_slab *owned, gb_ste
   if (!owned->n_parts) return gb_step_run(optimizer->context, GB_STEP_UPDATE, call);
   gb_status status = GB_OK;
   call->known = gb_optimizer_info_of(optimizer->kind)->measured;
-  gb_parts_bring(owned);
+  GB_TRY(gb_parts_bring(owned));
   for (int64_t b = 0; b < owned->n_parts && status == GB_OK; b++) {
     call->slab = &owned->parts[b];
     if (any_gradient(call->slab)) status = gb_step_run(optimizer->context, GB_STEP_UPDATE, call);
@@ -660,7 +660,7 @@ static gb_status step_slab(gb_optimizer *optimizer, gb_owned_slab *owned, gb_ste
 
 /* This process's parts of a slab are measured. */
 static gb_status measure_slab(gb_optimizer *optimizer, gb_owned_slab *owned, gb_step_call *call) {
-  gb_parts_bring(owned);
+  GB_TRY(gb_parts_bring(owned));
   for (int64_t b = 0; b < owned->n_parts; b++) {
     call->slab = &owned->parts[b];
     if (any_gradient(call->slab)) GB_TRY(gb_step_run(optimizer->context, GB_STEP_MEASURE, call));
@@ -690,9 +690,8 @@ static gb_status measure_parts(gb_optimizer *optimizer, const gb_step_call *how,
 
 /* After a step that was not skipped: every process gets the weights of all parts, and counts the step. */
 static gb_status bring_together(gb_optimizer *optimizer, gb_owned_slab *owned) {
-  gb_slab *slab = &owned->slab;
   if (!owned->n_parts) return GB_OK;
-  for (int64_t s = 0; s < slab->count; s++) slab->segments[s].steps += slab->segments[s].has_grad;
+  GB_TRY(gb_parts_count(owned));
   return gb_split_bring(optimizer, owned);
 }
 
@@ -701,6 +700,11 @@ static gb_status bring_together(gb_optimizer *optimizer, gb_owned_slab *owned) {
 /* One pass over every slab. */
 static gb_status update(gb_optimizer *optimizer, const gb_step_call *how, bool guarded, const gb_clip *clip) {
   bool shaped = gb_optimizer_info_of(optimizer->kind)->shaped;
+  bool waits = gb_optimizer_is_split(optimizer); /* for a device, since weights come together only after a step */
+  if (waits && optimizer->context->capturing)
+    return gb_fail(optimizer->context, GB_ESTATE, "%s: a sharded optimizer exchanges weights in its step, which cannot "
+                                                  "be captured; step outside of what is captured",
+                   kind_name(optimizer));
   for (int g = 0; g < optimizer->n_groups; g++) GB_TRY(prepare_group(optimizer, optimizer->groups[g]));
   if (shaped) GB_TRY(direct(optimizer, how, clip));
   if (gb_optimizer_is_split(optimizer) && gb_optimizer_info_of(optimizer->kind)->measured)
@@ -718,7 +722,7 @@ static gb_status update(gb_optimizer *optimizer, const gb_step_call *how, bool g
         GB_TRY(gb_weight_copy_values(slab_of_whole(group->slabs[i])->factors, group->slabs[i]->next));
       for (int64_t s = 0; clip && s < call.slab->count; s++)
         if (call.slab->segments[s].has_grad) note_true_size(&call.slab->segments[s]);
-      bool certain = !guarded || gb_scalars_on_host(&optimizer->found), skipped = false;
+      bool certain = !guarded || waits || gb_scalars_on_host(&optimizer->found), skipped = false;
       if (guarded && certain) GB_TRY(gb_optimizer_found(optimizer, &skipped));
       if (!skipped) GB_TRY(bring_together(optimizer, group->slabs[i]));
       if (!skipped) publish(group->slabs[i], certain);

@@ -84,6 +84,7 @@ static void free_part(gb_slab *part) {
   for (int i = 0; i < GB_OPTIM_STATES; i++) gb_tensor_release(part->state[i]);
   gb_tensor_release(part->factors);
   gb_tensor_release(part->measures);
+  gb_tensor_release(part->counters);
   gb_counted_free(part->segments);
 }
 
@@ -149,6 +150,7 @@ static gb_status make_part(gb_context *context, const gb_owned_slab *owned, int6
     if (is_narrow_slot(owned, k)) GB_TRY(run_of(slab->copy[k], first, count, &part->copy[k]));
   for (int i = 0; i < GB_OPTIM_STATES; i++)
     if (slab->state[i]) GB_TRY(copy_run(slab->state[i], first, count, &part->state[i]));
+  if (slab->counters) GB_TRY(copy_run(slab->counters, 0, slab->counters->numel, &part->counters));
   if (!slab->factors) return GB_OK;
   int64_t from = first_factor(slab, first);
   return copy_run(slab->factors, from, first_factor(slab, first + count) - from, &part->factors);
@@ -193,14 +195,33 @@ static gb_status make_parts(gb_context *context, gb_owned_slab *owned, const gb_
   return GB_OK;
 }
 
-void gb_parts_bring(gb_owned_slab *owned) {
-  for (int64_t b = 0; b < owned->n_parts; b++)
-    for (int64_t s = 0; s < owned->parts[b].count; s++) {
-      gb_segment *mine = &owned->parts[b].segments[s];
+gb_status gb_parts_bring(gb_owned_slab *owned) {
+  for (int64_t b = 0; b < owned->n_parts; b++) {
+    gb_slab *part = &owned->parts[b];
+    for (int64_t s = 0; s < part->count; s++) {
+      gb_segment *mine = &part->segments[s];
       const gb_segment *whole = &owned->slab.segments[mine->place];
       mine->has_grad = whole->has_grad;
       mine->steps = whole->steps;
     }
+    if (part->counters) GB_TRY(gb_weight_copy_values(part->counters, owned->slab.counters));
+  }
+  return GB_OK;
+}
+
+gb_status gb_parts_count(gb_owned_slab *owned) {
+  gb_slab *slab = &owned->slab;
+  for (int64_t s = 0; s < slab->count; s++) slab->segments[s].steps += slab->segments[s].has_grad;
+  if (!slab->counters) return GB_OK;
+  gb_context *context = owned->owner->context;
+  size_t bytes = (size_t)slab->counters->numel * sizeof(int64_t);
+  int64_t *counts = gb_counted_alloc(context, bytes);
+  if (!counts) return context->error_code;
+  gb_status status = gb_tensor_read(slab->counters, counts, bytes);
+  for (int64_t s = 0; s < slab->count; s++) counts[slab->segments[s].place] += slab->segments[s].has_grad;
+  if (status == GB_OK) status = gb_tensor_write(slab->counters, counts, bytes);
+  gb_counted_free(counts);
+  return status;
 }
 
 /* ====} */
@@ -281,23 +302,59 @@ static size_t bytes_each(const gb_segment *segment, journey what) {
 
 typedef enum direction { COUNT, PACK, UNPACK } direction;
 
+/* The slab's weights, and the copies that narrow ones go by, in the host's memory: they lie there, or it is a copy. */
+typedef struct image { char *weights, *narrow; } image;
+
+static gb_status open_one(gb_context *context, gb_tensor *vector, char **out) {
+  size_t bytes = (size_t)vector->numel * gb_dtype_bytes((gb_dtype)vector->dtype);
+  if (vector->storage->device.type == GB_CPU) return *out = gb_data(vector), GB_OK;
+  *out = gb_counted_alloc(context, bytes);
+  return *out ? gb_tensor_read(vector, *out, bytes) : context->error_code;
+}
+
+/* back: and what is there now becomes the vector's. */
+static gb_status close_one(gb_tensor *vector, char *data, bool back) {
+  if (!data || vector->storage->device.type == GB_CPU) return GB_OK;
+  gb_status status = back ? gb_tensor_write(vector, data, (size_t)vector->numel *
+                                            gb_dtype_bytes((gb_dtype)vector->dtype)) : GB_OK;
+  gb_counted_free(data);
+  return status;
+}
+
+static gb_tensor *narrow_of(const gb_owned_slab *owned) {
+  return owned->watched > SEEN ? owned->slab.copy[owned->narrow_slot] : NULL;
+}
+
+static gb_status open_image(gb_context *context, const gb_owned_slab *owned, image *out) {
+  *out = (image){ NULL, NULL };
+  gb_status status = open_one(context, owned->slab.parameters, &out->weights);
+  if (status == GB_OK && narrow_of(owned)) status = open_one(context, narrow_of(owned), &out->narrow);
+  return status;
+}
+
+static gb_status close_image(const gb_owned_slab *owned, image *i, gb_status status) {
+  gb_status one = close_one(owned->slab.parameters, i->weights, status == GB_OK);
+  if (status == GB_OK) status = one;
+  one = i->narrow ? close_one(narrow_of(owned), i->narrow, status == GB_OK) : GB_OK;
+  return status == GB_OK ? one : status;
+}
+
 /* Go along the runs of all segments that go: each moves at[owner] on by its bytes, and is copied to that place in
  * `packed` where it is this process's, or from there where it is another's. */
 static void walk(const gb_owned_slab *owned, const gb_split *split, journey what, direction way, int64_t *at,
-                 char *packed) {
+                 const image *i, char *packed) {
   const gb_slab *slab = &owned->slab;
   for (int64_t s = 0; s < slab->count; s++) {
     const gb_segment *segment = &slab->segments[s];
     size_t each = bytes_each(segment, what);
-    gb_tensor *vector = each == sizeof(float) ? slab->parameters : slab->copy[owned->narrow_slot];
+    char *vector = !i ? NULL : each == sizeof(float) ? i->weights : i->narrow;
     int64_t end = segment->offset + segment->size;
     for (int64_t from = segment->offset, next; each && from < end; from = next) {
       int owner = owner_of(owned, split->size, from, &next);
       if (next > end) next = end;
       size_t bytes = (size_t)(next - from) * each;
-      char *here = gb_data(vector) + (size_t)from * each, *there = packed + at[owner];
-      if (way == PACK && owner == split->rank) memcpy(there, here, bytes);
-      if (way == UNPACK && owner != split->rank) memcpy(here, there, bytes);
+      if (way == PACK && owner == split->rank) memcpy(packed + at[owner], vector + (size_t)from * each, bytes);
+      if (way == UNPACK && owner != split->rank) memcpy(vector + (size_t)from * each, packed + at[owner], bytes);
       at[owner] += (int64_t)bytes;
     }
   }
@@ -306,7 +363,7 @@ static void walk(const gb_owned_slab *owned, const gb_split *split, journey what
 /* Where the bytes of each process begin; at: room for as many. */
 static void find_starts(const gb_owned_slab *owned, const gb_split *split, journey what, int64_t *starts, int64_t *at) {
   memset(at, 0, sizeof *at * (size_t)split->size);
-  walk(owned, split, what, COUNT, at, NULL);
+  walk(owned, split, what, COUNT, at, NULL, NULL);
   starts[0] = 0;
   for (int r = 0; r < split->size; r++) starts[r + 1] = starts[r] + at[r];
 }
@@ -316,19 +373,23 @@ static gb_status travel(gb_context *context, const gb_owned_slab *owned, const g
   size_t size = (size_t)split->size;
   int64_t *starts = gb_counted_alloc(context, (2 * size + 1) * sizeof *starts), *at = starts + size + 1;
   gb_tensor *packed = NULL;
+  image in_host;
   if (!starts) return context->error_code;
   find_starts(owned, split, what, starts, at);
-  gb_status status = gb_tensor_new_as(context, GB_UINT8, 1, &starts[size], NULL, (gb_device){ GB_CPU, 0 },
-                                      GB_MEM_SCRATCH, &packed);
+  gb_status status = open_image(context, owned, &in_host);
+  if (status == GB_OK)
+    status = gb_tensor_new_as(context, GB_UINT8, 1, &starts[size], NULL, (gb_device){ GB_CPU, 0 }, GB_MEM_SCRATCH,
+                              &packed);
   if (status == GB_OK) {
     memcpy(at, starts, size * sizeof *at);
-    walk(owned, split, what, PACK, at, gb_data(packed));
+    walk(owned, split, what, PACK, at, &in_host, gb_data(packed));
     status = split->gather(context, split, packed, starts);
   }
   if (status == GB_OK) {
     memcpy(at, starts, size * sizeof *at);
-    walk(owned, split, what, UNPACK, at, gb_data(packed));
+    walk(owned, split, what, UNPACK, at, &in_host, gb_data(packed));
   }
+  status = close_image(owned, &in_host, status);
   gb_tensor_release(packed);
   gb_counted_free(starts);
   return status;
@@ -461,13 +522,22 @@ gb_status gb_optimizer_gather(gb_optimizer *optimizer) {
 
 /* {==== splitting and joining ==== */
 
-static gb_status check(const gb_optimizer *optimizer) {
+/* Are any parameters on a GPU? */
+static bool is_on_device(const gb_optimizer *optimizer) {
   int group = 0, i = 0;
+  bool any = false;
   for (gb_owned_slab *owned; (owned = next_slab(optimizer, &group, &i));)
-    if (owned->slab.gradients->storage->device.type != GB_CPU)
-      return gb_fail(optimizer->context, GB_EUNSUPPORTED, "Sharded: the parameters are on a GPU, whose processes do "
-                                                          "not exchange as yet; move the model to 'cpu'");
-  return GB_OK;
+    any |= owned->slab.gradients->storage->device.type != GB_CPU;
+  return any;
+}
+
+/* A GPU adds up what a step measures of a parameter in an order of its own, which parts of it would not give. */
+static gb_status check(const gb_optimizer *optimizer) {
+  const gb_optimizer_info *info = gb_optimizer_info_of(optimizer->kind);
+  if (!info->measured || !is_on_device(optimizer)) return GB_OK;
+  return gb_fail(optimizer->context, GB_EUNSUPPORTED, "Sharded: %s measures whole parameters before a step, which on a "
+                                                      "GPU is not shared out; use it unsharded, another optimizer, or "
+                                                      "move the model to 'cpu'", info->name);
 }
 
 /* The host may write through a pointer that it has had, and the other processes would not know. */
@@ -497,9 +567,9 @@ static void drop_parts(const gb_optimizer *optimizer) {
 gb_status gb_optimizer_split(gb_optimizer *optimizer, const gb_split *split) {
   int group = 0, i = 0;
   bool shaped = gb_optimizer_info_of(optimizer->kind)->shaped;
-  bool gradients = split->gradients && !shaped;
+  bool gradients = split->gradients && !shaped && !is_on_device(optimizer); /* no GPU measures parts of them */
+  if (split->size == 1) return GB_OK;
   gb_status status = check(optimizer);
-  if (split->size == 1) return status;
   if (status == GB_OK && gradients) status = check_pointers(optimizer);
   for (gb_owned_slab *owned; status == GB_OK && (owned = next_slab(optimizer, &group, &i));) {
     status = gb_slab_sync_masters(owned);
@@ -705,7 +775,7 @@ gb_status gb_split_measure(gb_owned_slab *owned, double *numbers) {
   if (!first) return GB_OK;
   GB_TRY(gb_optimizer_scale_of(owner->context, first->grad->tag, "DataParallel:shards", &scale));
   owned->joined_factor = scale ? scale->inverse : 1;
-  gb_parts_bring(owned);
+  GB_TRY(gb_parts_bring(owned));
   for (int64_t b = 0; b < owned->n_parts; b++) {
     gb_slab *part = &owned->parts[b];
     if (!first_segment(part)) continue;

@@ -30,8 +30,9 @@ typedef struct gb_split {
   int rank, size;
   bool gradients;             /* are shared out too */
   bool narrows;               /* weights may be brought together in 16 bits */
-  /* Bring a vector together, of which every process has its own runs in place. starts: where the run of each process
-   * begins, and where the last one ends; NULL: the vector is of all elements of a slab, and its runs are the slab's. */
+  /* Bring a vector together, of which every process has its own runs in place, on any device. starts: where the
+   * run of each process begins, and where the last one ends; NULL: the vector is of all elements of a slab, and its
+   * runs are the slab's. */
   gb_status (*gather)(gb_context *context, const struct gb_split *split, gb_tensor *vector, const int64_t *starts);
   /* Numbers of which all but one process have 0 become those of that one, and *flag is whether any process's was up. */
   gb_status (*share)(gb_context *context, const struct gb_split *split, double *numbers, int64_t count, bool *flag);
@@ -69,8 +70,8 @@ gb_status gb_split_joined(struct gb_owned_slab *owned, const double *numbers);
 /* Flags that may be up on some processes only. */
 gb_status gb_split_share_flag(const struct gb_optimizer *optimizer, bool *flag);
 
-/* Let go of the states and masters of all other processes' elements; where there is none, nothing. Errors: parameters
- * that are not on the CPU. */
+/* Let go of the states and masters of all other processes' elements; where there is none, nothing. Errors: a kind
+ * that measures parameters first, of parameters on a GPU. */
 gb_status gb_optimizer_split(gb_optimizer *optimizer, const gb_split *split);
 /* Of an optimizer whose steps measure segments first: how many numbers its slabs have for that. Those that this process
  * has measured go to there, where all else is 0; and the sums over all processes become the measures of its parts. */

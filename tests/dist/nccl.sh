@@ -34,6 +34,9 @@ for master in 127.0.0.1 ::1 localhost; do
 done
 master=localhost
 
+GIBBOUS_TEST_DEVICE=cuda run 2 "$gibbous" "$dist/optimizers.lua"
+check "optimizers.lua with parameters of GPUs" '[ $bad = 0 ]'
+
 GIBBOUS_NCCL=/nowhere/libnccl.so.2 run 2 "$gibbous" -e 'require("gibbous").dist.init { timeout = 5 }'
 check "a library that is missing is named" '[ $bad = 2 ] && grep -q "needs NCCL.*/nowhere/libnccl.so.2.*install it" "$folder/log.0"'
 GIBBOUS_PLUGINS=/nowhere run 2 "$gibbous" -e 'require("gibbous").dist.init { timeout = 5 }'
