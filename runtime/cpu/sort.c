@@ -10,8 +10,12 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Runs that are sorted by insertion, lines that are sorted by merging and not by bins, entries between looks for a
  * stop, and what a step of sorting costs, in elements of a pass. More than one in SELECTED_SHARE elements are not
- * selected: all are sorted. LOOK_AHEAD entries at once are passed over by a selection. */
-enum { INSERTION = 16, LONGEST_MERGED = 192, RADIX_BLOCK = 4096, SORT_STEP = 8, SELECTED_SHARE = 8, LOOK_AHEAD = 16 };
+ * selected: all are sorted. LOOK_AHEAD entries at once are passed over by a selection. A line of up to LONGEST_SIFTED
+ * entries, which stay in the caches, is sifted by LANES lanes before. */
+enum {
+  INSERTION = 16, LONGEST_MERGED = 192, RADIX_BLOCK = 4096, SORT_STEP = 8, SELECTED_SHARE = 8, LOOK_AHEAD = 16,
+  LANES = 32, LONGEST_SIFTED = 16384
+};
 
 /* A line along dim, and where its result goes. */
 typedef struct sort_line {

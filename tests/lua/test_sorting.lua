@@ -93,7 +93,7 @@ local function misplaced(x, values, descending)
   for i = 1, n do
     if at[i] ~= order[i] or not same(made[i], values[order[i] + 1]) then wrong = wrong + 1 end
   end
-  for _, k in ipairs { 1, n // 20 + 1, n // 2 + 1 } do
+  for _, k in ipairs { 1, n // 20 + 1, math.min(16, n), n // 2 + 1 } do
     local _, places = x:topk(k, -1, { largest = descending })
     for i, place in ipairs(places:tolist()) do
       if place ~= order[i] then wrong = wrong + 1 end
@@ -120,6 +120,48 @@ describe("sort and topk", function()
     expect(gb.equal(columns:t(), rows) and gb.equal(their:t(), there)):to_be(true)
     local every = gb.randn(400, 2):select(2, 1)
     expect(gb.equal((every:sort()), (every:contiguous():sort()))):to_be(true)
+  end)
+  it("take the first of rows that rise, fall, and have one value", function()
+    local up = gb.arange(1000)
+    for _, x in ipairs { up, up:flip(1), up * 0, up % 3, up:float() } do
+      for _, k in ipairs { 2, 16, 17 } do
+        local values, places = x:sort(1, { descending = true })
+        local first, there = x:topk(k)
+        expect(gb.equal(first, values:narrow(1, 1, k)) and gb.equal(there, places:narrow(1, 1, k))):to_be(true)
+      end
+    end
+  end)
+end)
+
+describe("unique of integers", function()
+  -- The values, where each went and how often each stands, element by element.
+  local function check(x)
+    local list, seen, values = x:reshape(-1):tolist(), {}, {}
+    for _, v in ipairs(list) do
+      if not seen[v] then values[#values + 1] = v end
+      seen[v] = (seen[v] or 0) + 1
+    end
+    table.sort(values)
+    local made, inverse, counts = x:unique { return_inverse = true, return_counts = true }
+    expect(made.dtype):to_be(x.dtype)
+    expect(table.concat(made:tolist(), " ")):to_be(table.concat(values, " "))
+    expect(gb.equal(made:take(inverse), x)):to_be(true)
+    for i, n in ipairs(counts:tolist()) do expect(n):to_be(seen[values[i]]) end
+    expect(gb.equal((x:unique()), made)):to_be(true)
+  end
+  for _, dtype in ipairs { "int64", "int32", "uint8" } do
+    it("that lie close together and far apart: " .. dtype, function()
+      local least = dtype == "uint8" and 0 or -60
+      for _, n in ipairs { 1, 2, 50, 200 } do check(gb.randint(least, 60, { n }, { dtype = dtype })) end
+      check(gb.randint(least, 60, { 20, 10 }, { dtype = dtype }):t())
+      check(gb.tensor({ 100, 100, least, 101 }, { dtype = dtype }))
+    end)
+  end
+  it("at both ends of int64", function()
+    check(gb.tensor { math.mininteger, math.maxinteger, math.mininteger })
+    check(gb.tensor { math.mininteger, math.mininteger + 2, math.mininteger })
+    check(gb.tensor { math.maxinteger, math.maxinteger - 1 })
+    check(gb.tensor { math.mininteger })
   end)
 end)
 
