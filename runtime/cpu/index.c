@@ -537,6 +537,20 @@ static void index_add_chunk(void *arg, int64_t chunk) {
   }
 }
 
+_Static_assert(GB_IN_AT(index_add, x) == GB_IN_AT(scatter_add, x) &&
+               GB_IN_AT(index_add, index) == GB_IN_AT(scatter_add, index) &&
+               GB_IN_AT(index_add, source) == GB_IN_AT(scatter_add, source), "scatter_add stands for both");
+
+/* Where dim is the last one, slices are single elements: lines along dim as scatter_add's, all with the same index. */
+static void add_lines(index_walk *w) {
+  const gb_in_index_add *in = GB_IN(w->call, index_add);
+  int64_t step = w->stride[1][0];
+  lines_along(w, in->source->ndim, in->source->shape, w->dim);
+  memset(w->stride[1], 0, sizeof w->stride[1]);
+  w->stride[1][w->dim] = step;
+  gb_parallel(w->call, w->runs.chunks, scatter_add_chunk, w);
+}
+
 /* The shape with dim as 1, cut into runs: each is added to by all slices, so chunks never share an element. */
 static gb_status index_add(gb_op_call *call) {
   const gb_in_index_add *in = GB_IN(call, index_add);
@@ -553,7 +567,8 @@ static gb_status index_add(gb_op_call *call) {
   w.runs = gb_runs_of(x->ndim, shape, GB_TILE);
   w.runs.per_chunk = 1 + w.runs.per_chunk / (w.n + 1);
   w.runs.chunks = (w.runs.count + w.runs.per_chunk - 1) / w.runs.per_chunk;
-  if (source->numel > 0) gb_parallel(call, w.runs.chunks, index_add_chunk, &w);
+  if (source->numel > 0 && w.dim >= x->ndim - 1) add_lines(&w);
+  else if (source->numel > 0) gb_parallel(call, w.runs.chunks, index_add_chunk, &w);
   gb_sums_end(call, y, &w.sums);
   return GB_OK;
 }
