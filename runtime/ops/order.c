@@ -464,6 +464,39 @@ static gb_tensor *rows_to_parts(gb_chain *chain, gb_tensor *rows, const gb_tenso
                   .destination = gb_attr_ints(1, (int64_t[]){ at }));
 }
 
+/* Whether the elements of an integer x are to be counted instead of sorted: where a table of all from the least to the
+ * largest has no more places than x has elements. A GPU sorts to add them up, too. */
+static bool is_dense(gb_chain *chain, gb_tensor *x, int64_t *least, int64_t *places) {
+  int64_t most = 0;
+  if (is_float(x) || x->dtype == GB_BOOL || x->storage->device.type != GB_CPU || x->numel == 0) return false;
+  read_integer(chain, GB_CHAIN(chain, amin, .x = x), least);
+  if (read_integer(chain, GB_CHAIN(chain, amax, .x = x), &most) != GB_OK) return false;
+  uint64_t span = (uint64_t)most - (uint64_t)*least; /* without overflow */
+  *places = (int64_t)span + 1;
+  return span < (uint64_t)x->numel;
+}
+
+/* The different integers of x by a table of how often each number from `least` on stands in it. */
+static gb_status counted_of(gb_op_call *call, gb_chain *chain, int64_t least, int64_t places) {
+  const gb_attrs_unique *attrs = GB_ATTRS(call, unique);
+  gb_tensor *x = GB_IN(call, unique)->x, *done;
+  int output = 0;
+  gb_tensor *at = flat(chain, gb_chain_cast(chain, x, GB_INT64));
+  if (least != 0) at = whole(chain, GB_OP_sub, at, least);
+  gb_tensor *counts = tally(chain, at, NULL, places, GB_INT64), *there = whole(chain, GB_OP_ne, counts, 0);
+  gb_tensor *values = whole(chain, GB_OP_add, flat(chain, GB_CHAIN(chain, nonzero, .x = there)), least);
+  hand_out(call, chain, &output, gb_chain_cast(chain, values, (gb_dtype)x->dtype));
+  if (attrs->return_inverse.integer) {
+    gb_tensor *numbers = whole(chain, GB_OP_sub, GB_CHAIN(chain, cumsum, .x = there, .dim = gb_attr_int(0)), 1);
+    hand_out(call, chain, &output, shaped(chain, picked(chain, numbers, 0, at), x->ndim, x->shape));
+  }
+  if (attrs->return_counts.integer)
+    hand_out(call, chain, &output, GB_CHAIN(chain, masked_select, .x = counts, .mask = there));
+  GB_TRY(gb_chain_end(chain, x, &done));
+  gb_tensor_release(done);
+  return GB_OK;
+}
+
 /* Runs of equal rows (or elements of a vector): the first of each, and if asked for the number of each row's run and
  * the lengths. `order` (NULL: none) says where the rows stand in x. at: the dim of x that they lie along. */
 static gb_status runs_of(gb_op_call *call, gb_chain *chain, gb_tensor *line, gb_tensor *order, int at) {
@@ -542,10 +575,13 @@ static gb_status named_part(gb_op_call *call, const gb_attr *dim, int *at) {
 static gb_status unique_compose(gb_op_call *call) {
   const gb_attr *dim = &GB_ATTRS(call, unique)->dim;
   gb_tensor *order = NULL, *own = NULL;
+  int64_t least, places;
   int at;
   GB_TRY(named_part(call, dim, &at));
   gb_chain chain;
   gb_chain_begin(&chain, call->context);
+  if (!dim->given && is_dense(&chain, GB_IN(call, unique)->x, &least, &places))
+    return counted_of(call, &chain, least, places);
   gb_tensor *line = parts_of(&chain, GB_IN(call, unique)->x, dim, at);
   if (!dim->given) line = sorted(&chain, line, 0, &order);
   else if (chain.status == GB_OK && line->shape[1] > 0) {
