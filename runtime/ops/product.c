@@ -191,26 +191,31 @@ static int64_t gather_dims(const gb_tensor *x, const int *dims, int n, int64_t *
   return product;
 }
 
+/* x as matrices of two groups of dims: the shared dims stay in front as they lie, so that a view is enough where the
+ * dims of a group lie together. Of too many the shared ones become one. */
+static gb_tensor *matrices(plan *p, gb_tensor *x, const groups *g, const int *rows, int n_rows, const int *columns,
+                           int n_columns) {
+  int64_t order[GB_MAX_NDIM], shape[GB_MAX_NDIM];
+  int n = 0, ndim = 0;
+  int64_t batch = gather_dims(x, g->batch, g->n_batch, order, &n);
+  if (g->n_batch + 2 > GB_MAX_NDIM) shape[ndim++] = batch;
+  else for (int i = 0; i < g->n_batch; i++) shape[ndim++] = x->shape[g->batch[i]];
+  shape[ndim++] = gather_dims(x, rows, n_rows, order, &n);
+  shape[ndim++] = gather_dims(x, columns, n_columns, order, &n);
+  return shaped(&p->chain, permuted(&p->chain, x, n, order), ndim, shape);
+}
+
 /* x and y become one: as matrices. */
 static gb_status multiply_matrices(plan *p, operand *x, const operand *y, const groups *a, const groups *b) {
-  int64_t order[GB_MAX_NDIM], shape[GB_MAX_NDIM], batch, rows, inner, columns;
-  int n = 0, label[GB_MAX_NDIM], ndim = 0;
+  int64_t shape[GB_MAX_NDIM];
+  int label[GB_MAX_NDIM], ndim = 0;
   if (a->n_batch + a->n_own + b->n_own > GB_MAX_NDIM)
     return gb_call_fail(p->call, GB_ESHAPE, "a product on the way would have more than %d dimensions", GB_MAX_NDIM);
   for (int i = 0; i < a->n_batch; i++) shape[ndim] = x->x->shape[a->batch[i]], label[ndim++] = x->label[a->batch[i]];
   for (int i = 0; i < a->n_own; i++) shape[ndim] = x->x->shape[a->own[i]], label[ndim++] = x->label[a->own[i]];
   for (int i = 0; i < b->n_own; i++) shape[ndim] = y->x->shape[b->own[i]], label[ndim++] = y->label[b->own[i]];
-  batch = gather_dims(x->x, a->batch, a->n_batch, order, &n);
-  rows = gather_dims(x->x, a->own, a->n_own, order, &n);
-  inner = gather_dims(x->x, a->inner, a->n_inner, order, &n);
-  gb_tensor *left = shaped(&p->chain, permuted(&p->chain, x->x, n, order), a->n_batch ? 3 : 2,
-                           a->n_batch ? (int64_t[]){ batch, rows, inner } : (int64_t[]){ rows, inner });
-  n = 0;
-  gather_dims(y->x, b->batch, b->n_batch, order, &n);
-  gather_dims(y->x, b->inner, b->n_inner, order, &n);
-  columns = gather_dims(y->x, b->own, b->n_own, order, &n);
-  gb_tensor *right = shaped(&p->chain, permuted(&p->chain, y->x, n, order), b->n_batch ? 3 : 2,
-                            b->n_batch ? (int64_t[]){ batch, inner, columns } : (int64_t[]){ inner, columns });
+  gb_tensor *left = matrices(p, x->x, a, a->own, a->n_own, a->inner, a->n_inner);
+  gb_tensor *right = matrices(p, y->x, b, b->inner, b->n_inner, b->own, b->n_own);
   x->x = shaped(&p->chain, GB_CHAIN(&p->chain, matmul, .x = left, .y = right), ndim, shape);
   x->ndim = ndim;
   memcpy(x->label, label, sizeof label);

@@ -104,8 +104,9 @@ function groups.optimizers()
       list[i] = nn.Parameter(gb.randn(side, side))
       list[i].grad = gb.randn(side, side)
     end
-    local opt <close> = optim[kind](list, options)
+    local opt = optim[kind](list, options)
     report(name, function() opt:step() end)
+    opt:close()
     floor(name, moves * count * side * side * 4, kind == "Muon" and 5 * 3 * count * side ^ 3 or 0)
   end
 end

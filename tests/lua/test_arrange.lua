@@ -138,6 +138,14 @@ describe("a wrong call", function()
   end
 end)
 
+describe("einsum", function()
+  it("of seven shared dimensions and one that is summed", function()
+    local x, y = gb.randn(2, 1, 2, 1, 2, 1, 2, 3), gb.randn(2, 1, 2, 1, 2, 1, 2, 3)
+    local z = gb.einsum("abcdefgi,gbcdefai->gbcdefa", x, y)
+    expect(z):to_be_close((x:transpose(1, 7) * y):sum(-1), 1e-5)
+  end)
+end)
+
 describe("a wrong equation", function()
   local x = gb.zeros(2, 3)
   local equations = {

@@ -11,6 +11,8 @@ EQUATIONS = {
     "elements": ("ij,ij->i", (3, 4), (3, 4)), "size one": ("ij,jk->ik", (3, 1), (4, 5)),
     "unused": ("ij,jkl->ik", (3, 4), (4, 5, 2)), "repeated": ("iij,jk->ki", (3, 3, 4), (4, 2)),
     "bilinear": ("bn,anm,bm->ba", (2, 3), (4, 3, 5), (2, 5)), "triple": ("i,j,k->ikj", (2,), (3,), (4,)),
+    "many shared": ("abcdefi,fedcbai->abcdef", (1, 2, 1, 2, 1, 2, 3), (2, 1, 2, 1, 2, 1, 3)),
+    "three shared": ("ibacj,kabcj->bkcai", (4, 2, 3, 2, 5), (3, 3, 2, 2, 5)),
 }
 for tag, (equation, *shapes) in EQUATIONS.items():
     case("einsum", [rand(*shape) for shape in shapes], [equation, *[x0, x1, x2][:len(shapes)]],
