@@ -228,7 +228,7 @@ typedef struct custom_call {
   int arguments;                 /* of forward */
   int n_in, n_out;
   likeness out[GB_MAX_OUT];
-  struct { int argument; likeness like; } in[]; /* the tensors among the arguments */
+  struct { int argument; bool wanted; likeness like; } in[]; /* the tensors among the arguments; which need a gradient */
 } custom_call;
 
 static likeness look_at(const gb_tensor *t) {
@@ -236,6 +236,9 @@ static likeness look_at(const gb_tensor *t) {
   memcpy(l.shape, t->shape, sizeof l.shape);
   return l;
 }
+
+/* Does backward owe this argument a gradient? */
+static bool wants_gradient(const gb_tensor *t) { return gb_dtype_is_float(gb_tensor_dtype(t)) && gb_tensor_in_graph(t); }
 
 static void custom_release(void *user) {
   custom_call *call = user;
@@ -327,7 +330,8 @@ static void push_output_gradient(lua_State *L, const custom_call *call, int i, g
   gbl_check_status(L, gb_apply_(context, GB_OP_fill, &box->tensor, 1, &zero));
 }
 
-/* Protected: backward(ctx, gradients of the outputs ...) gives one gradient, or nil, for each argument of forward. */
+/* Protected: backward(ctx, gradients of the outputs ...) gives one gradient, or nil, for each argument of forward. One
+ * that was forgotten must not pass for nil: the sum would lack it without a word. */
 static int custom_body(lua_State *L) {
   const custom_gradients *g = lua_touserdata(L, 1);
   const custom_call *call = g->call;
@@ -342,7 +346,11 @@ static int custom_body(lua_State *L) {
     return gbl_error(L, "backward returned %d gradients, forward had %d arguments", results, call->arguments);
   for (int i = 0; i < call->n_in; i++) {
     int at = 3 + call->in[i].argument;
-    if (call->in[i].argument > results || lua_isnil(L, at)) continue;
+    if (call->in[i].argument > results && !call->in[i].wanted) continue;
+    if (call->in[i].argument > results)
+      return gbl_error(L, "backward returned %d gradient%s, and argument %d of forward needs one too; return nil where "
+                       "there is none", results, results == 1 ? "" : "s", call->in[i].argument);
+    if (lua_isnil(L, at)) continue;
     gb_tensor *gradient = gbl_test_tensor(L, at);
     const likeness *like = &call->in[i].like;
     if (!gradient)
@@ -416,7 +424,11 @@ static void attach(lua_State *L, gb_context *context, const char *name, int argu
   call->arguments = arguments;
   call->n_in = n_in;
   call->n_out = n_out;
-  for (int i = 0; i < n_in; i++) call->in[i].argument = at[i], call->in[i].like = look_at(in[i]);
+  for (int i = 0; i < n_in; i++) {
+    call->in[i].argument = at[i];
+    call->in[i].wanted = wants_gradient(in[i]);
+    call->in[i].like = look_at(in[i]);
+  }
   for (int i = 0; i < n_out; i++) call->out[i] = look_at(out[i]);
   gbl_check_status(L, gb_custom_function(context, name, in, n_in, out, n_out, custom_backward, call, custom_release));
 }
@@ -430,7 +442,7 @@ static int push_call_ctx(lua_State *L, int arguments, int *at, bool *needed) {
   lua_createtable(L, arguments, 0);
   for (int i = 1; i <= arguments; i++) {
     const gb_tensor *t = gbl_test_tensor(L, i);
-    bool wanted = t && gb_dtype_is_float(gb_tensor_dtype(t)) && gb_tensor_in_graph(t);
+    bool wanted = t && wants_gradient(t);
     if (t) at[n_in++] = i;
     *needed |= wanted;
     lua_pushboolean(L, wanted);

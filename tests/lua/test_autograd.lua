@@ -453,6 +453,11 @@ describe("gb.Function", function()
     expect(function() with(gb.ones(3))(x):sum():backward() end):to_fail("shape")
     with(nil)(x):sum():backward()
     expect(x.grad):to_be(nil)
+    local half = gb.Function { forward = function(_, a, b) return a * b end,
+      backward = function(_, g) return g end }
+    expect(function() half(x, x):sum():backward() end):to_fail("argument 2 of forward needs one too; return nil")
+    half(x, gb.ones(2)):sum():backward() -- the second wants none
+    expect_grad(x, 1, 1)
     expect(function() gb.Function { forward = print } end):to_fail("backward")
     expect(function() gb.Function { forward = print, backward = print, nam = "x" } end):to_fail("name")
     expect(function() gb.Function { forward = function() return 5 end, backward = print }(x) end):to_fail("tensor")
