@@ -341,10 +341,10 @@ linalg.matrix_power = define("gb.linalg.matrix_power(A: tensor, n: int) -> tenso
     if n == 0 then return unit_like(A, rows) end
     if n < 0 then A, n = inner.linalg_inv(A), -n end
     local result
-    while n > 0 do
+    while n ~= 0 do -- -math.mininteger is itself, whose bits are those of 2^63
       if n & 1 == 1 then result = result and result:matmul(A) or A end
       n = n >> 1
-      if n > 0 then A = A:matmul(A) end
+      if n ~= 0 then A = A:matmul(A) end
     end
     return result:clone()
   end)

@@ -297,6 +297,18 @@ describe("goldens under autocast are float32, to the bit", function()
   end
 end)
 
+describe("matrix_power", function()
+  it("takes every integer", function()
+    local turn = gb.tensor({ { 0, -1 }, { 1, 0 } }, here):double() -- by a quarter
+    for _, n in ipairs { math.mininteger, math.maxinteger + 1, 4, 0, -8 } do
+      expect(L.matrix_power(turn, n)):to_be_close { 1, 0, 0, 1 }
+    end
+    for _, n in ipairs { math.maxinteger, -1, 3 } do
+      expect(L.matrix_power(turn, n)):to_be_close { 0, 1, -1, 0 }
+    end
+  end)
+end)
+
 describe("errors", function()
   local eye = gb.eye(3, here)
   local bad = gb.stack { eye, eye * 0, eye * 0 }
