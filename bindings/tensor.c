@@ -751,13 +751,14 @@ static int tensor_tile(lua_State *L, gbl_call *call) {
   int ndim = n > t->ndim ? n : t->ndim;
   for (int i = 0; i < n; i++) {
     if (counts[i] == 1) continue;
-    if (counts[i] < 1 || counts[i] > 1 << 20)
-      return gbl_refuse(call, "counts must be positive, got %" PRId64, counts[i]);
+    if (counts[i] < 0 || counts[i] > 1 << 20)
+      return gbl_refuse(call, "a count is 0 .. %d, got %" PRId64, 1 << 20, counts[i]);
     gb_tensor *x = gbl_check_tensor(L, lua_gettop(L)),
         **list = lua_newuserdatauv(L, sizeof *list * (size_t)counts[i], 0);
     for (int64_t j = 0; j < counts[i]; j++) list[j] = x;
-    gb_attr dim = gb_attr_int(ndim - n + i);
-    gbl_push_op(L, GB_OP_cat, list, (int)counts[i], &dim);
+    gb_attr none[] = { gb_attr_int(ndim - n + i), gb_attr_int(0), gb_attr_int(0) };
+    if (counts[i] == 0) gbl_push_op(L, GB_OP_narrow, &x, 1, none);
+    else gbl_push_op(L, GB_OP_cat, list, (int)counts[i], none);
     lua_replace(L, -3);
     lua_pop(L, 1);
   }
