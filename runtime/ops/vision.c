@@ -414,8 +414,8 @@ static gb_status interpolated_size(gb_op_call *call, int64_t in, int i, int64_t 
   double wanted = floor((double)in * attrs->scale_factor.number);
   *size = attrs->size.given ? attrs->size.ints[attrs->size.count == 1 ? 0 : i] : wanted < 1e9 ? (int64_t)wanted : 0;
   if (*size >= 1 && in >= 1) return GB_OK;
-  return gb_call_fail(call, GB_ESHAPE, "dimension %d of x has %" PRId64 " elements and would get %" PRId64, i + 3, in,
-                      *size);
+  return gb_call_fail(call, GB_ESHAPE, "dimension %d of x has %" PRId64 " elements and would get %.0f; there may be 1 "
+                      "to 10^9", i + 3, in, attrs->size.given ? (double)*size : wanted);
 }
 
 /* One dim after the other, those that shrink most first, between which 16-bit x stays float32. x's order of dims in
