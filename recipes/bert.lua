@@ -13,7 +13,8 @@ local gb = require "gibbous"
 local nn, F, data = gb.nn, gb.nn.functional, gb.data
 
 local args = gb.args {
-  { "data", "", "folder with rt-polarity.neg and rt-polarity.pos" }, { "text", "", "a file to fill the gaps of" },
+  { "data", "", "folder with rt-polarity.neg and rt-polarity.pos", needed = true },
+  { "text", "", "a file to fill the gaps of" },
   { "precision", "bf16-mixed", "32-true, 16-mixed, bf16-mixed, 16-true or bf16-true" },
   { "device", gb.best_device(), "cpu, cuda or cuda:N" },
   { "steps", 300, "over the text (0: none, and sentences from scratch alone)", least = 0 },
@@ -27,6 +28,7 @@ local args = gb.args {
 }
 if args.steps > 0 and args.text == "" then error("bert: --text names a file to fill the gaps of (or --steps 0)", 0) end
 local folder = args.resume ~= "" and args.resume or args.checkpoint
+if args.resume ~= "" then gb.data.files(folder) end -- a run that is not there yet begins, a folder must be there
 local PAD, HIDDEN, FILL = 0, 1, -100 -- two bytes that no text holds; a target that does not count
 
 local Encoder = nn.Module:extend("Encoder")

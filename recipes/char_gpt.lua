@@ -6,7 +6,7 @@ local gb = require "gibbous"
 local nn, F, amp, optim, data = gb.nn, gb.nn.functional, gb.amp, gb.optim, gb.data
 
 local args = gb.args {
-  { "data", "", "a text file to learn from" },
+  { "data", "", "a text file to learn from", needed = true },
   { "precision", "bf16-mixed", "32-true, 16-mixed, bf16-mixed, 16-true or bf16-true" },
   { "device", gb.best_device(), "cpu, cuda or cuda:N" },
   { "seed", 1, "same seed, same bits" },
@@ -24,7 +24,6 @@ local args = gb.args {
   { "stop_at", 0, "stop after this step (0: run to the end)", least = 0 },
   { "audit", false, "show what each op of the first step runs in, and stop" },
 }
-if args.data == "" then error("char_gpt: --data names a text file to learn from", 0) end
 gb.manual_seed(args.seed)
 local precision = amp.precision(args.precision)
 

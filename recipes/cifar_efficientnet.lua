@@ -12,7 +12,7 @@ local nn, F, data = gb.nn, gb.nn.functional, gb.data
 local T = data.transforms
 
 local args = gb.args {
-  { "data", "", "folder with train and test, each with a folder per class" },
+  { "data", "", "folder with train and test, each with a folder per class", needed = true },
   { "model", "b0", "b0, or tiny: a quarter as wide, with one block a stage" },
   { "precision", "bf16-mixed", "32-true, 16-mixed, bf16-mixed, 16-true or bf16-true" },
   { "device", gb.best_device(), "cpu, cuda or cuda:N" },

@@ -11,7 +11,7 @@ local gb = require "gibbous"
 local nn, F, data = gb.nn, gb.nn.functional, gb.data
 
 local args = gb.args {
-  { "data", "", "folder with train and test, each with a folder per class" },
+  { "data", "", "folder with train and test, each with a folder per class", needed = true },
   { "model", "resnet20", "resnet20, resnet18 or resnet50" },
   { "precision", "bf16-mixed", "32-true, 16-mixed, bf16-mixed, 16-true or bf16-true" },
   { "device", gb.best_device(), "cpu, cuda or cuda:N" },

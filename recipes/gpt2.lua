@@ -8,7 +8,7 @@ local gb = require "gibbous"
 local nn, F, amp, optim, data = gb.nn, gb.nn.functional, gb.amp, gb.optim, gb.data
 
 local args = gb.args {
-  { "data", "", "the file of token ids to learn from" },
+  { "data", "", "the file of token ids to learn from", needed = true },
   { "valid", "", "a file to validate on (none: the last hundredth of data)" },
   { "dtype", "uint16", "the type of an id in the files: uint16, int32 or uint8" },
   { "model", "124M", "124M, 355M, 774M, 1.5B, or tiny to try things out" },
@@ -39,7 +39,6 @@ local sizes = {
 local size = sizes[args.model]
   or error(("gpt2: --model is 124M, 355M, 774M, 1.5B or tiny, not '%s'"):format(args.model), 0)
 local block = args.block == 0 and size.context or args.block
-if args.data == "" then error("gpt2: --data names a file of token ids to learn from", 0) end
 if block > size.context then
   error(("gpt2: --block lies between 1 and the model's %d, got %d"):format(size.context, block), 0)
 end

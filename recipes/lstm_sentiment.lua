@@ -11,7 +11,7 @@ local gb = require "gibbous"
 local nn, F, amp, optim, data = gb.nn, gb.nn.functional, gb.amp, gb.optim, gb.data
 
 local args = gb.args {
-  { "data", "", "folder with rt-polarity.neg and rt-polarity.pos" },
+  { "data", "", "folder with rt-polarity.neg and rt-polarity.pos", needed = true },
   { "precision", "bf16-mixed", "32-true, 16-mixed, bf16-mixed, 16-true or bf16-true" },
   { "device", gb.best_device(), "cpu, cuda or cuda:N" },
   { "epochs", 8, least = 1 }, { "batch", 64, least = 1 }, { "lr", 2e-3, least = 0 }, { "seed", 1 },

@@ -9,7 +9,7 @@ local gb = require "gibbous"
 local nn, F, amp, optim, data = gb.nn, gb.nn.functional, gb.amp, gb.optim, gb.data
 
 local args = gb.args {
-  { "data", "", "folder with the MNIST files" },
+  { "data", "", "folder with the MNIST files", needed = true },
   { "precision", "16-mixed", "32-true, 16-mixed, bf16-mixed, 16-true or bf16-true" },
   { "device", gb.best_device(), "cpu, cuda or cuda:N" },
   { "epochs", 5, "passes over the digits", least = 1 }, { "batch", 64, "digits a step", least = 1 },

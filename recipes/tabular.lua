@@ -11,7 +11,7 @@ local gb = require "gibbous"
 local nn, F, data = gb.nn, gb.nn.functional, gb.data
 
 local args = gb.args {
-  { "data", "", "a table with a header line (CSV)" },
+  { "data", "", "a table with a header line (CSV)", needed = true },
   { "target", "median_house_value", "the column to learn; its values are above 0" },
   { "precision", "bf16-mixed", "32-true, 16-mixed, bf16-mixed, 16-true or bf16-true" },
   { "device", gb.best_device(), "cpu, cuda or cuda:N" },
@@ -21,7 +21,6 @@ local args = gb.args {
   { "checkpoint", "", "folder for a checkpoint after every epoch" },
   { "resume", "", "a checkpoint to continue from" },
 }
-if args.data == "" then error("tabular: --data names a table", 0) end
 gb.manual_seed(args.seed)
 
 -- Means, deviations and categories are learned from the training rows alone.

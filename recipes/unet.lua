@@ -11,7 +11,7 @@ local gb = require "gibbous"
 local nn, F, data = gb.nn, gb.nn.functional, gb.data
 
 local args = gb.args {
-  { "data", "", "folder with image/N.png and label/N.png, N from 0" },
+  { "data", "", "folder with image/N.png and label/N.png, N from 0", needed = true },
   { "first_test", 24, "pictures from this number on test", least = 1 },
   { "precision", "bf16-mixed", "32-true, 16-mixed, bf16-mixed, 16-true or bf16-true" },
   { "device", gb.best_device(), "cpu, cuda or cuda:N" },

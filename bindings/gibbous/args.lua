@@ -1,5 +1,5 @@
 -- args.lua - gb.args: options of a recipe from the command line, declared as a list of { name, default, help, least =
--- number, writes = true }.
+-- number, writes = true, needed = true }.
 --
 -- The default's type is the option's type. `--name value`, `--name=value`; a boolean is set by `--name` or `--no-name`.
 -- --help prints the list and ends the recipe. A command line that does not fit is the user's slip, not the recipe's:
@@ -20,6 +20,7 @@ local function usage(list, name)
   for _, row in ipairs(list) do
     local default = row[2]
     local words = { row[3] }
+    if row.needed then words[#words + 1] = "(needed)" end
     if row.least then words[#words + 1] = format("(default %s, at least %s)", tostring(default), tostring(row.least))
     elseif default ~= "" then words[#words + 1] = format("(default %s)", tostring(default)) end
     lines[#lines + 1] = format("  --%s %s", native.pad(row[1], 18), concat(words, " "))
@@ -37,12 +38,17 @@ local function bounded(row, number)
 end
 
 -- Whether files that the recipe will write can be written is better known before it has worked for hours. An empty name
--- is no file.
-local function check_files(list, values)
+-- is no file; one that is needed and not given would come back as an error about that empty name.
+local function check_texts(list, values)
   for _, row in ipairs(list) do
     local path = row.writes and values[row[1]] or ""
     local why = path ~= "" and native.why_unwritable(path)
     if why then refuse(format("--%s: %s", row[1], why)) end
+  end
+  for _, row in ipairs(list) do
+    if row.needed and values[row[1]] == "" then
+      refuse(format("--%s is missing%s; --help shows the list", row[1], row[3] and ": " .. row[3] or ""))
+    end
   end
 end
 
@@ -75,6 +81,9 @@ local function check_row(given, i)
   if row.writes and kind ~= "string" then
     fail(format("args: row %d: writes is for names of files, the default is a %s", i, kind))
   end
+  if row.needed and row[2] ~= "" then
+    fail(format("args: row %d: what is needed has the default \"\", which nobody gives", i))
+  end
   return row
 end
 
@@ -93,7 +102,8 @@ gb.args = define("gb.args(list: list, from?: table) -> table: The options of a r
   name, default, help }, from the command line (or `from`, a list of strings): --name value, --name=value, --name \z
   and --no-name for booleans; --help prints the list. A row of a number may carry least = number, below which a \z
   value is refused; one of a string writes = true: it names a file that will be written, \"\" none, and is tried at \z
-  once. Errors: an unknown option, a value of another type than the default's, a file that cannot be written. \z
+  once; or needed = true: \"\" is refused. Errors: an unknown option, a value of another type than the default's, a \z
+  file that cannot be written, one that is needed and not given. \z
   Example: local args = gb.args({ { \"lr\", 1e-3, \"learning rate\" } }, { \"--lr\", \"0.01\" })", "strict",
   function(list, from)
   local rows, values, known = rows_of(list)
@@ -131,6 +141,6 @@ gb.args = define("gb.args(list: list, from?: table) -> table: The options of a r
     end
     i = i + 1
   end
-  check_files(list, values)
+  check_texts(list, values)
   return values
 end)

@@ -88,6 +88,17 @@ describe("gb.args", function()
     expect(tostring(slip):find("--out: cannot write '" .. path .. "/missing", 1, true)):to_be(1)
     expect(function() gb.args({ { "steps", 1, writes = true } }, {}) end):to_fail("row 1: writes is for names of files")
   end)
+  it("says what a needed option is where it is missing", function()
+    local rows = { { "data", "", "a folder", needed = true }, { "out", "", writes = true } }
+    expect(gb.args(rows, { "--data", "x" }).data):to_be("x")
+    for _, from in ipairs { {}, { "--data=" } } do
+      local ok, slip = pcall(gb.args, rows, from)
+      expect(ok):to_be(false)
+      expect(tostring(slip)):to_be("--data is missing: a folder; --help shows the list")
+    end
+    expect(function() gb.args({ { "data", "x", needed = true } }, {}) end):to_fail("row 1: what is needed has the \z
+      default \"\"")
+  end)
   it("refuses rows that are none, with their position", function()
     local function rows(...)
       local given = { ... }
