@@ -4,24 +4,48 @@
  * Where gb.on_stop was given a function, the first signal only asks. What comes after it, or where there is no such
  * function, interrupts (SIGINT) or ends the program at once (SIGTERM). SIGUSR1 asks a Trainer with checkpoints to save
  * one and to go on; where there is none, it ends the program, as it does any. The handler has no other way to the
- * universe than a static. It is set without SA_RESTART, so that io.read ends too. */
+ * universe than a static. It is set without SA_RESTART, so that io.read ends too.
+ *
+ * A routine of LAPACK, a pattern or a finaliser heeds no interrupt. So that a terminal is not lost to one, Ctrl-C that
+ * comes PATIENCE seconds after one that interrupted ends the program. */
 #include "ctrl_c.h"
 
 #include <signal.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "binding.h"
+
+enum { PATIENCE = 2 };
 
 static gbl_state *watched;
 static struct sigaction before, before_term, before_save; /* what the signals did outside the call that runs */
 static volatile sig_atomic_t asked_by = SIGINT; /* the signal that ended, or will end, what runs */
+
+static volatile sig_atomic_t insisted; /* when what runs was first interrupted, in seconds of some clock; 0: not yet */
+
+void ctrl_c_insist(void) {
+  static const char text[] = "\ngibbous: what runs heeds no interrupt; the program ends\n";
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  if (!insisted) insisted = (sig_atomic_t)now.tv_sec + 1;
+  if (now.tv_sec + 1 - insisted < PATIENCE) return;
+  if (write(STDERR_FILENO, text, sizeof text - 1) < 0) { /* there is nobody to tell */ }
+  signal(SIGINT, SIG_DFL);
+  raise(SIGINT); /* delivered when the handler returns */
+}
 
 void ctrl_c_watch(lua_State *L) { watched = gbl_get_state(L); }
 
 /* Ask first where the recipe wants to be asked. */
 static void on_interrupt(int signal) {
   (void)signal;
-  if (gbl_ask_to_stop(watched)) asked_by = SIGINT;
-  else gbl_interrupt_request(watched, GB_EINTERRUPT);
+  if (gbl_ask_to_stop(watched)) {
+    asked_by = SIGINT;
+    return;
+  }
+  gbl_interrupt_request(watched, GB_EINTERRUPT);
+  ctrl_c_insist();
 }
 
 static void on_term(int number) {
@@ -50,6 +74,7 @@ static void set_handler(int number, void (*handler)(int), struct sigaction *old)
 void ctrl_c_begin(lua_State *L) {
   gbl_interrupt_begin(L);
   asked_by = SIGINT;
+  insisted = 0;
   set_handler(SIGINT, on_interrupt, &before);
   set_handler(SIGTERM, on_term, &before_term);
   set_handler(SIGUSR1, on_save, &before_save);

@@ -8,14 +8,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ctrl_c.h"
 #include "host.h"
 
 static gb_host *watched; /* for the handler of SIGINT, which has no other way to it */
 
-/* A recipe that wants to be asked is asked first. */
+/* A recipe that wants to be asked is asked first; the second time it is interrupted in any case. */
 static void on_interrupt(int signal) {
+  static volatile sig_atomic_t asked;
   (void)signal;
   gb_host_request_stop(watched);
+  if (asked) ctrl_c_insist();
+  asked = 1;
 }
 
 /* What recipes print. */

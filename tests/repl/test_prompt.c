@@ -417,6 +417,15 @@ static void test_script(void) {
   CHECK(terminal_expect(&t, "interrupted"));
   int status = terminal_finish(&t);
   CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT);
+  statement = "io.write('g', 'o\\n') io.stdout:flush() _ = (('a'):rep(40)):find(('a*'):rep(30) .. 'b')";
+  t = terminal_start((char *[]){ program, "-e", statement, NULL }, settings);
+  CHECK(terminal_expect(&t, "go\n"));
+  terminal_send(&t, "\003"); /* a pattern heeds none, outside a sandbox */
+  nanosleep(&(struct timespec){ 2, 200000000 }, NULL);
+  terminal_send(&t, "\003");
+  CHECK(terminal_expect(&t, "heeds no interrupt"));
+  status = terminal_finish(&t);
+  CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT);
   statement = "print('g' .. 'o') while true do pcall(string.find, ('a'):rep(1000), ('a*'):rep(20) .. 'b') end";
   t = terminal_start((char *[]){ program, "--sandbox", "-e", statement, NULL }, settings);
   CHECK(terminal_expect(&t, "go\n"));
