@@ -24,7 +24,7 @@ gb_status gb_folder_open(gb_context *context, const char *path, gb_folder *out) 
   strcpy(made.path, path);
   size_t length = strlen(made.path);
   while (length > 1 && made.path[length - 1] == '/') made.path[--length] = 0; /* a name, to whoever walks there */
-  gb_status status = gb_path_find(context, made.path, false, &place);
+  gb_status status = gb_path_find_folder(context, made.path, &place);
   if (status == GB_OK) {
     made.confined = place.confined;
     made.fd = openat(place.folder, place.name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | (place.confined ? O_NOFOLLOW : 0));

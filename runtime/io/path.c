@@ -25,28 +25,42 @@ gb_status gb_fail_errno(gb_context *context, const char *what, const char *path,
                  gb_reason_of(error, reason, sizeof reason));
 }
 
+/* The same beneath a folder, where some reasons are the policy's. */
+static gb_status fail_beneath(gb_context *context, const char *what, const char *path, int error) {
+  const char *why = NULL;
+  if (error == EXDEV) why = "it leads out of the folder that recipes may use; paths begin there, without '/' and '..'";
+  if (error == ELOOP) why = "it meets a symbolic link, and none is followed here";
+  if (error == ENOTSUP || error == ENXIO) why = "it is no regular file"; /* ENXIO: a pipe that nobody reads, a socket */
+  return why ? gb_fail(context, GB_EIO, "cannot %s '%s': %s", what, path, why)
+             : gb_fail_errno(context, what, path, error);
+}
+
 /* One step down: the folder `name` in `from`, which is closed. */
 static int descend(int from, const char *name) {
+  struct stat info;
   int fd = openat(from, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   int error = errno;
+  if (fd < 0 && !fstatat(from, name, &info, AT_SYMLINK_NOFOLLOW) && S_ISLNK(info.st_mode)) error = ELOOP;
   close(from);
   errno = error;
   return fd;
 }
 
-/* Walk all but the last name of the path, which is cut into pieces; the last one goes to *last. */
-static int walk(int root, char *path, char **last) {
+/* Walk all but the last name of the path, which is cut into pieces; the last one goes to *last. A path that ends in the
+ * folder itself is none of a file: whole says that it may, as ".". */
+static int walk(int root, char *path, bool whole, char **last) {
   int folder = openat(root, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   *last = path;
   while (folder >= 0) {
     char *slash = strchr(*last, '/');
     if (slash) *slash = 0;
     bool parent = !strcmp(*last, ".."), nothing = !**last || !strcmp(*last, ".");
-    if (parent || (nothing && !slash)) {
+    if (parent || (nothing && !slash && !whole)) {
       close(folder);
-      errno = parent ? EACCES : EISDIR;
+      errno = parent ? EXDEV : EISDIR;
       return -1;
     }
+    if (nothing && !slash) *last = ".";
     if (!slash) break;
     if (!nothing) folder = descend(folder, *last);
     *last = slash + 1;
@@ -55,30 +69,42 @@ static int walk(int root, char *path, char **last) {
 }
 
 /* The place of a path beneath the policy's folder. */
-static gb_status find_beneath(gb_context *context, const char *path, gb_path *out) {
-  char *copy = strdup(path), *last;
-  if (!copy) return gb_fail_memory(context, strlen(path) + 1);
-  errno = EACCES;
-  int folder = *path == '/' ? -1 : walk(context->files.root, copy, &last);
+static gb_status find_beneath(gb_context *context, const char *path, bool whole, gb_path *out) {
+  size_t length = strlen(path) + 1;
+  char *copy = malloc(length + 1), *last; /* "" may become "." */
+  if (!copy) return gb_fail_memory(context, length + 1);
+  memcpy(copy, path, length);
+  errno = EXDEV;
+  int folder = *path == '/' ? -1 : walk(context->files.root, copy, whole, &last);
   if (folder < 0) {
+    int error = errno;
     free(copy);
-    return gb_fail_errno(context, "find", path, errno);
+    return fail_beneath(context, "find", path, error);
   }
   memmove(copy, last, strlen(last) + 1);
   *out = (gb_path){ .folder = folder, .name = copy, .confined = true };
   return GB_OK;
 }
 
-gb_status gb_path_find(gb_context *context, const char *path, bool write, gb_path *out) {
+/* gb_path_find; whole: the path may be the policy's folder itself. */
+static gb_status find(gb_context *context, const char *path, bool write, bool whole, gb_path *out) {
   const gb_file_policy *files = &context->files;
   if (files->root == GB_FILES_NONE)
     return gb_fail(context, GB_EIO, "cannot %s '%s': files are not allowed here", write ? "write" : "read", path);
   if (files->ask && files->ask(files->user, path, write) != GB_OK)
     return gb_fail(context, GB_EIO, "cannot %s '%s': the program around does not allow it", write ? "write" : "read",
                    path);
-  if (files->root != GB_FILES_ANY) return find_beneath(context, path, out);
+  if (files->root != GB_FILES_ANY) return find_beneath(context, path, whole, out);
   *out = (gb_path){ .folder = AT_FDCWD, .name = strdup(path) };
   return out->name ? GB_OK : gb_fail_memory(context, strlen(path) + 1);
+}
+
+gb_status gb_path_find(gb_context *context, const char *path, bool write, gb_path *out) {
+  return find(context, path, write, false, out);
+}
+
+gb_status gb_path_find_folder(gb_context *context, const char *path, gb_path *out) {
+  return find(context, path, false, true, out);
 }
 
 void gb_path_close(gb_path *place) {
@@ -99,10 +125,11 @@ gb_status gb_path_open(gb_context *context, const char *path, int flags, int *fd
   if (opened >= 0 && place.confined && (fstat(opened, &info) || !S_ISREG(info.st_mode))) {
     close(opened); /* no device, no pipe */
     opened = -1;
-    error = EACCES;
+    error = ENOTSUP;
   }
+  bool confined = place.confined;
   gb_path_close(&place);
-  if (opened < 0) return gb_fail_errno(context, "open", path, error);
+  if (opened < 0) return (confined ? fail_beneath : gb_fail_errno)(context, "open", path, error);
   *fd = opened;
   return GB_OK;
 }

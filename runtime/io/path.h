@@ -16,6 +16,8 @@ typedef struct gb_path {
 
 /* Ask the policy, and find the folder. write: the file is to be written or made. */
 gb_status gb_path_find(gb_context *context, const char *path, bool write, gb_path *out);
+/* The same of a folder that is to be read, which may be the policy's own, as ".". */
+gb_status gb_path_find_folder(gb_context *context, const char *path, gb_path *out);
 void gb_path_close(gb_path *place);
 
 /* open(2) under the policy; flags are those of open. GB_EIO where it cannot be. */

@@ -538,6 +538,13 @@ static const escape file_escapes[] = {
   { "gb.Logger.csv('link')", GB_EIO, "cannot" },
   { "gb.Logger.jsonl('pipe')", GB_EIO, "cannot" },
   { "gb.plot({ 1, 2 }, { file = 'folder/a.svg' })", GB_EIO, "cannot" },
+  { "for path, says in pairs { ['../secret'] = 'leads out of the folder', ['/etc/passwd'] = 'leads out of the folder', "
+    "link = 'a symbolic link', ['self/a.txt'] = 'a symbolic link', pipe = 'no regular file', sub = 'no regular file' } "
+    "do local _, why = io.open(path) assert(why:find(says, 1, true), why) end assert(select(2, io.open('pipe', "
+    "'w')):find('no regular file'))", GB_OK, NULL },
+  { "for _, path in ipairs { '.', './', './.', 'sub/..' } do local ok, list = pcall(gb.data.files, path, { ending = "
+    "'a.txt' }) assert(ok == (path ~= 'sub/..') and (not ok or #list == 1 and io.open(list[1])), path) end",
+    GB_OK, NULL },
   { "assert(gb.data.csv('a.txt'):columns()[1].categories[1] == 'two')", GB_OK, NULL },
   { "for _, path in ipairs { '/etc/passwd', '../secret', 'sub/../../secret', '..', '.', '', 'link', "
     "'folder/secret', 'sub', '/', 'pipe', 'self/a.txt' } do\n"
