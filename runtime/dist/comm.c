@@ -337,10 +337,10 @@ static int number_of(const gb_comm *comm, gb_tag tag) {
 
 gb_status gb_comm_post(gb_comm *comm, gb_tag tag, bool sends, int peer, void *data, size_t bytes, gb_post *out) {
   gb_comm *job = comm->job;
-  *out = (gb_post){ NULL, peer, sends, bytes };
+  *out = (gb_post){ NULL, peer, number_of(comm, tag), sends, bytes };
   gb_pulse_lock(job->pulse);
   count_message(job, sends, bytes);
-  gb_status status = job->transport.post(&job->transport, sends, in_job(comm, peer), number_of(comm, tag), data, bytes,
+  gb_status status = job->transport.post(&job->transport, sends, in_job(comm, peer), out->number, data, bytes,
                                          &out->message);
   if (status != GB_OK) {
     break_job(comm);
@@ -435,6 +435,62 @@ static gb_status check_leavers(gb_comm *comm, const gb_post *posts, int count, d
                       (long long)step_of(comm));
 }
 
+#define TELL_SECONDS 1.0       /* that a wait takes until the others are told */
+#define CROSSED_SECONDS 5.0    /* that both ranks stand there: what one has sent may be on its way to the other */
+
+/* What a wait of the recipe knows. turn: its own, 0 until the others are told; other: that of the rank that waits for
+ * this one in another call, since when. */
+typedef struct stay { double since, crossed; uint32_t turn, other; } stay;
+
+/* The others are told where this rank waits. */
+static gb_pulse_wait tell_wait(gb_comm *comm, const gb_post *post, stay *s) {
+  gb_comm *job = comm->job;
+  gb_pulse_wait mine = { in_job(comm, post->peer) + 1, post->number, 0, "" };
+  snprintf(mine.operation, sizeof mine.operation, "%s", operation_of(comm));
+  gb_pulse_lock(job->pulse);
+  if (!s->turn) s->turn = ++job->turns;
+  mine.turn = s->turn;
+  gb_pulse_say_waiting(job->pulse, &mine);
+  gb_pulse_wait other = gb_pulse_where(job->pulse, in_job(comm, post->peer));
+  gb_pulse_unlock(job->pulse);
+  return other;
+}
+
+/* The recipe waits no longer. */
+static void end_stay(gb_comm *comm, const stay *s) {
+  if (!s->turn) return;
+  gb_pulse_lock(comm->job->pulse);
+  gb_pulse_say_waiting(comm->job->pulse, &(gb_pulse_wait){ 0 });
+  gb_pulse_unlock(comm->job->pulse);
+}
+
+/* Is a message of this number awaited, too? */
+static bool awaits(const gb_post *posts, int count, int peer, int number) {
+  for (int i = 0; i < count; i++)
+    if (posts[i].message && posts[i].peer == peer && posts[i].number == number) return true;
+  return false;
+}
+
+/* Two ranks that wait for each other in different calls would do so until the timeout. A rank that has tasks may still
+ * serve the other by them; and what a task waits for is the recipe's wait only where that waits for tasks. */
+static gb_status check_crossed(gb_comm *comm, const gb_post *posts, int count, double now, stay *s) {
+  gb_comm *job = comm->job;
+  int i = 0;
+  while (i < count - 1 && !posts[i].message) i++;
+  if (comm->fault ? atomic_load(&job->idlers) == 0 : !gb_progress_is_idle(job)) return s->since = 0, GB_OK;
+  if (s->since == 0) s->since = now;
+  if (now - s->since < TELL_SECONDS || !posts[i].message) return GB_OK;
+  gb_pulse_wait other = tell_wait(comm, &posts[i], s);
+  bool crossed = !comm->fault && other.peer == job->rank + 1 && !awaits(posts, count, posts[i].peer, other.number);
+  if (!crossed || other.turn != s->other) return s->other = crossed ? other.turn : 0, s->crossed = now, GB_OK;
+  if (now - s->crossed < CROSSED_SECONDS) return GB_OK;
+  other.operation[sizeof other.operation - 1] = 0;
+  return gb_comm_fail(comm, GB_EIO, "%s: rank %d waits for rank %d at step %lld, which waits for it in another call, "
+                                    "%s; every rank must make the same calls, with tensors of the same dtype",
+                      operation_of(comm), job->rank, in_job(comm, posts[i].peer), (long long)step_of(comm),
+                      other.operation);
+}
+
 static gb_status too_long(gb_comm *comm, const gb_post *posts, int count) {
   int i = 0;
   while (i < count - 1 && !posts[i].message) i++;
@@ -449,6 +505,7 @@ gb_status gb_comm_wait(gb_comm *comm, gb_post *posts, int count) {
   gb_status status = GB_OK;
   int left = 0;
   double until = 0, left_since = 0;
+  stay here = { 0 };
   for (int turn = 0;; turn++) {
     gb_pulse_lock(job->pulse);
     status = look(comm, posts, count, &left);
@@ -459,10 +516,12 @@ gb_status gb_comm_wait(gb_comm *comm, gb_post *posts, int count) {
     if ((status = gb_comm_poll(comm)) != GB_OK || (status = check_pulse(comm)) != GB_OK) break;
     double now = seconds();
     if ((status = check_leavers(comm, posts, count, now, &left_since)) != GB_OK) break;
+    if ((status = check_crossed(comm, posts, count, now, &here)) != GB_OK) break;
     if (turn == 0) until = now + comm->timeout;
     else if (now > until) { status = too_long(comm, posts, count); break; }
   }
   if (status != GB_OK) break_job(comm);
+  end_stay(comm, &here);
   gb_pulse_lock(job->pulse);
   for (int i = 0; i < count; i++)
     if (posts[i].message) job->transport.drop(&job->transport, posts[i].message), posts[i].message = NULL;
@@ -536,7 +595,7 @@ gb_status gb_comm_swap(gb_comm *comm, gb_tag tag, int to, void *out, size_t out_
 
 gb_status gb_comm_free_sum(gb_comm *comm, gb_dtype dtype, void *data, int64_t count, bool *done) {
   gb_comm *job = comm->job;
-  gb_post post = { NULL, (comm->rank + 1) % comm->size, true, 0 };
+  gb_post post = { NULL, (comm->rank + 1) % comm->size, -1, true, 0 };
   *done = job->transport.sum != NULL;
   if (!*done) return GB_OK;
   gb_pulse_lock(job->pulse);

@@ -56,7 +56,8 @@ typedef struct gb_comm {
   bool closing;                       /* all wait for all at the end of the job */
   gb_pulse *pulse;                    /* the heartbeat; NULL in a job of one */
   gb_progress *progress[GB_QUEUES];   /* the threads of tasks; NULL: there were none */
-  gb_traffic traffic;                 /* under the lock of the heartbeat */
+  gb_traffic traffic;                 /* under the lock of the heartbeat, as is: */
+  uint32_t turns;                     /* waits of the recipe that were long enough to tell the others */
   int channels;                       /* that were given to groups, and to virtual shards */
   gb_comm_friend friends;             /* the ring of them; of a group: itself as one */
   struct gb_kept *kept;               /* memory that messages of a broken job may still reach */
@@ -68,7 +69,7 @@ typedef enum gb_tag { GB_TAG_USER, GB_TAG_BARRIER, GB_TAG_BROADCAST, GB_TAG_REDU
                       GB_TAG_CLOSE } gb_tag;
 
 /* One message under way. */
-typedef struct gb_post { void *message; int peer; bool sends; size_t bytes; } gb_post;
+typedef struct gb_post { void *message; int peer, number; bool sends; size_t bytes; } gb_post;
 
 /* Take over the transport. On failure it is closed. */
 gb_status gb_comm_new(gb_context *context, const gb_transport *transport, double timeout, gb_comm **out);

@@ -126,6 +126,18 @@ void gb_progress_drain(gb_comm *job) {
   pthread_mutex_unlock(&p->lock);
 }
 
+bool gb_progress_is_idle(gb_comm *job) {
+  bool idle = true;
+  for (int i = 0; i < GB_QUEUES; i++) {
+    gb_progress *p = job->progress[i];
+    if (!p) continue;
+    pthread_mutex_lock(&p->lock);
+    idle = idle && !p->first;
+    pthread_mutex_unlock(&p->lock);
+  }
+  return idle;
+}
+
 static void end_queue(gb_progress *p) {
   pthread_mutex_lock(&p->lock);
   p->ends = true;

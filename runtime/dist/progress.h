@@ -31,6 +31,8 @@ gb_status gb_progress_await(gb_task *task);
 gb_status gb_progress_wait(gb_context *context, gb_task *task);
 /* Wait until all calls are done. */
 void gb_progress_drain(gb_comm *job);
+/* No task runs or waits to. */
+bool gb_progress_is_idle(gb_comm *job);
 /* The threads end when all is done. */
 void gb_progress_end(gb_comm *job);
 

@@ -10,10 +10,12 @@
 enum { SILENT_MOST = 7 };             /* beats that may be missed: with BEAT, a bit over a second and a half */
 #define BEAT 200000000L               /* nanoseconds */
 
-/* One other rank: the messages to it and from it that are under way, and how many beats it has been silent. */
-typedef struct ear { void *out, *in; char said, heard, word; int silent; } ear;
+enum { ALIVE, FAREWELL };            /* words of a beat */
+typedef struct beat_text { int32_t word; gb_pulse_wait wait; } beat_text;
 
-enum { ALIVE, FAREWELL };            /* what a beat says */
+/* One other rank: the messages to it and from it that are under way, what it said last, and how many beats it has been
+ * silent. */
+typedef struct ear { void *out, *in; beat_text said, heard, last; int silent; } ear;
 
 struct gb_pulse {
   gb_transport *transport;
@@ -23,7 +25,7 @@ struct gb_pulse {
   pthread_mutex_t end_lock;
   pthread_cond_t ending;
   bool ends;                          /* under end_lock, like: */
-  char word;                          /* what the next beats say; under the lock */
+  beat_text says;                     /* what the next beats say; under the lock */
   ear ears[];
 };
 
@@ -45,14 +47,14 @@ static void listen_to(gb_pulse *pulse, int rank) {
   bool done = true;
   e->silent++;
   while (done) {
-    if (!e->in && t->post(t, false, rank, GB_PULSE_TAG, &e->heard, 1, &e->in) != GB_OK) return;
+    if (!e->in && t->post(t, false, rank, GB_PULSE_TAG, &e->heard, sizeof e->heard, &e->in) != GB_OK) return;
     if (t->test(t, e->in, &bytes, &done) != GB_OK) { e->in = NULL; return; }
-    if (done) e->in = NULL, e->silent = 0, e->word = e->heard;
+    if (done) e->in = NULL, e->silent = 0, e->last = e->heard;
   }
   if (e->out && t->test(t, e->out, &bytes, &done) != GB_OK) e->out = NULL;
   else if (e->out && done) e->out = NULL;
-  if (!e->out) e->said = pulse->word;
-  if (!e->out && t->post(t, true, rank, GB_PULSE_TAG, &e->said, 1, &e->out) != GB_OK) e->out = NULL;
+  if (!e->out) e->said = pulse->says;
+  if (!e->out && t->post(t, true, rank, GB_PULSE_TAG, &e->said, sizeof e->said, &e->out) != GB_OK) e->out = NULL;
 }
 
 static void *beat(void *argument) {
@@ -128,10 +130,18 @@ void gb_pulse_free(gb_pulse *pulse) {
 }
 
 void gb_pulse_say_farewell(gb_pulse *pulse) {
-  if (pulse) pulse->word = FAREWELL;
+  if (pulse) pulse->says.word = FAREWELL;
 }
 
-bool gb_pulse_has_left(const gb_pulse *pulse, int rank) { return pulse && pulse->ears[rank].word == FAREWELL; }
+bool gb_pulse_has_left(const gb_pulse *pulse, int rank) { return pulse && pulse->ears[rank].last.word == FAREWELL; }
+
+void gb_pulse_say_waiting(gb_pulse *pulse, const gb_pulse_wait *wait) {
+  if (pulse) pulse->says.wait = *wait;
+}
+
+gb_pulse_wait gb_pulse_where(const gb_pulse *pulse, int rank) {
+  return pulse ? pulse->ears[rank].last.wait : (gb_pulse_wait){ 0 };
+}
 
 int gb_pulse_lost(const gb_pulse *pulse, double *seconds) {
   for (int r = 0; pulse && r < pulse->transport->size; r++)

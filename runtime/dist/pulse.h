@@ -25,6 +25,16 @@ void gb_pulse_unlock(gb_pulse *pulse);
  * ends the job. Has a rank said so? Both under the lock. */
 void gb_pulse_say_farewell(gb_pulse *pulse);
 bool gb_pulse_has_left(const gb_pulse *pulse, int rank);
+/* Where this rank's recipe waits for another, which the next beats tell too; and where that of a rank did last. Both
+ * under the lock. */
+typedef struct gb_pulse_wait {
+  int32_t peer;               /* 1 above the rank that it waits for; 0: it does not */
+  int32_t number;             /* of the messages */
+  uint32_t turn;              /* from 1: another one for every wait of the rank */
+  char operation[28];
+} gb_pulse_wait;
+void gb_pulse_say_waiting(gb_pulse *pulse, const gb_pulse_wait *wait);
+gb_pulse_wait gb_pulse_where(const gb_pulse *pulse, int rank);
 /* A rank that has been silent for too long, and for how many seconds; -1: none. Under the lock. */
 int gb_pulse_lost(const gb_pulse *pulse, double *seconds);
 

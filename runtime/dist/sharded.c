@@ -95,7 +95,7 @@ static gb_status gather(gb_context *context, const gb_split *split, gb_tensor *v
   whole w = { split, vector, starts, starts ? 1 : gb_split_blocks(vector->numel, split->size),
               is_near ? gb_data(vector) : NULL };
   GB_TRY(find_job(context, split, &comm));
-  GB_TRY(gb_comm_begin(comm, "Sharded"));
+  GB_TRY(gb_comm_begin(comm, "Sharded (weights)"));
   gb_status status = gb_comm_end(comm, is_near ? pass_all(comm, &w) : pass_staged(comm, &w));
   if (status != GB_OK && is_near) gb_tensor_retain(vector);
   return status;
@@ -105,7 +105,7 @@ static gb_status gather(gb_context *context, const gb_split *split, gb_tensor *v
 static gb_status share(gb_context *context, const gb_split *split, double *numbers, int64_t count, bool *flag) {
   gb_comm *comm;
   GB_TRY(find_job(context, split, &comm));
-  GB_TRY(gb_comm_begin(comm, "Sharded"));
+  GB_TRY(gb_comm_begin(comm, "Sharded (norms)"));
   double *all = gb_comm_take(comm, (size_t)(count + 1) * sizeof *all);
   if (!all) return gb_comm_end(comm, GB_EMEMORY);
   for (int64_t i = 0; i < count; i++) all[i] = numbers[i];

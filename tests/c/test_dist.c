@@ -290,6 +290,19 @@ static void test_unlike(void) {
     CHECK(run_ranks(contexts, 2, 0.3, call_unlike, &cases[i]) == 0);
 }
 
+/* Each waits for the other in another call: that is told, long before the timeout. */
+static void cross(rank_job *job) {
+  float data[2000] = { 0 };
+  static float all[2][2 * 2000];
+  const gb_lane lane = { GB_FLOAT32, GB_REDUCE_SUM, 2000, NULL, NULL };
+  EXPECT(job, gb_comm_begin(job->comm, job->rank ? "dist.all_gather" : "dist.all_reduce") == GB_OK);
+  gb_status status = job->rank ? gb_comm_gather(job->comm, data, sizeof data, all[job->rank])
+                               : gb_comm_all_reduce(job->comm, &lane, data);
+  const char *text = gb_error(job->context);
+  EXPECT(job, gb_comm_end(job->comm, status) == GB_EIO);
+  EXPECT(job, strstr(text, "which waits for it in another call, dist.all_") || strstr(text, "is gone"));
+}
+
 /* An interrupt ends a wait. */
 static void interrupted(rank_job *job) {
   char data[8];
@@ -307,6 +320,7 @@ static void test_faults(void) {
   CHECK(run_ranks(contexts, 2, 2, disagree, NULL) == 0);
   CHECK(run_ranks(contexts, 2, 60, interrupted, NULL) == 0);
   test_unlike();
+  CHECK(run_ranks(contexts, 2, 600, cross, NULL) == 0);
 }
 
 /* ====} */

@@ -1,5 +1,6 @@
 -- pointers.lua - a program that takes pointers to gradients on one rank alone: with gradients that are shared out it
--- gets none, so that no rank sends what the others do not expect. test_ranks gives take_pointer.
+-- gets none, so that no rank sends what the others do not expect. test_ranks gives take_pointer. And a gradient that is
+-- shared out, which one rank alone writes by an op, and has to measure again: it is told that the others do not.
 
 local gb = require "gibbous"
 local nn, dist = gb.nn, gb.dist
@@ -66,6 +67,28 @@ describe("pointers to gradients", function()
     expect(take_pointer(layer.weight.grad)):to_be(true)
     expect(function() gb.optim.Sharded(opt) end):to_fail("has had a pointer to a gradient")
     gb.optim.Sharded(opt, { gradients = "whole" })
+  end)
+end)
+
+describe("a gradient that one rank alone writes", function()
+  it("is an error, long before the timeout", function() -- the last one, since the job is over then
+    if size ~= 2 then return end
+    gb.manual_seed(5)
+    local model = nn.Linear(6, 40)
+    local ddp = nn.parallel.DataParallel(model, { shards = 8 })
+    local opt = gb.optim.Sharded(gb.optim.AdamW(model:parameters(), { lr = 0.01 }))
+    local function step(writes)
+      opt:zero_grad()
+      ddp:backward(function(xs) return model(xs):square():mean() end, gb.randn(16, 6))
+      if writes then model.weight.grad:mul_(2) end
+      nn.utils.clip_grad_norm_(model:parameters(), 0.1)
+      opt:step()
+    end
+    step()
+    step()
+    local ok, why = pcall(step, rank == 1)
+    expect(ok):to_be(false)
+    expect((why:find("which waits for it in another call", 1, true) or why:find("rank %d is gone")) ~= nil):to_be(true)
   end)
 end)
 
