@@ -174,11 +174,25 @@ local function entry_of(run, loss, count, output, target)
   return entry
 end
 
+-- Processes that do not all measure would have metrics of some batches alone.
+local function check_measured(all, most)
+  local with, without
+  for number = 1, most do
+    if all[number] and all[number].state then with = number
+    elseif all[number] then without = number end
+  end
+  if with and without then
+    fail(format("evaluate: metrics were measured of batch %d, and not of batch %d; every process has the same metrics",
+      with, without))
+  end
+end
+
 -- The mean of all entries; the metrics become those of all.
 local function mean_of(run, entries)
   local sum, total = 0.0, 0
   if run.metrics then run.metrics:reset() end
   local all, most = shared(run, entries)
+  check_measured(all, most)
   for number = 1, most do
     local entry = all[number]
     if entry and entry.count > 0 then sum, total = sum + entry.loss * entry.count, total + entry.count end

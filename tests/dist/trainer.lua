@@ -103,6 +103,15 @@ describe("a Trainer in a job", function()
     expect(by_hand.val_loss):to_be(trainer:validate(valid).val_loss)
   end)
 
+  it("tells all ranks where some of them have other metrics", function()
+    if size == 1 then return end
+    local trainer, _, valid = make { epochs = 1 }
+    local metrics = rank == 0 and gb.Metrics { "accuracy" } or nil
+    expect(function() gb.evaluate(trainer.model, valid, { loss = F.cross_entropy, metrics = metrics }) end)
+      :to_fail("every process has the same metrics")
+    dist.barrier()
+  end)
+
   it("does on all ranks what one of them wants", function()
     local saved = 0
     local trainer, train = make { epochs = 9, checkpoint = { folder .. "/wish", every_seconds = 1e6 },
