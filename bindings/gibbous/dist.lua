@@ -84,6 +84,20 @@ local function bytes_of(value, who)
   return concat(out)
 end
 
+-- The bytes of a value that others wait for; of one that has none, which they are told, "!" and why. Then why, as it
+-- was raised.
+local function bytes_or_why(value, who)
+  local ok, text = pcall(bytes_of, value, who)
+  if ok then return text end
+  return "!" .. tostring(text), text
+end
+
+-- The value that a rank has sent, which may be why it has none.
+local function read_from(text, rank)
+  if sub(text, 1, 1) == "!" then fail(format("rank %d: %s", rank, sub(text, 2))) end
+  return (read(text, 1))
+end
+
 -- ====}
 
 local function int64(value) return gb.tensor({ value }, { dtype = "int64", device = "cpu" }) end
@@ -93,15 +107,16 @@ dist.all_gather_object = define("gb.dist.all_gather_object(value: any) -> list: 
   of their ranks: numbers, texts, tensors (which come back on the CPU) and tables of them. A table stays the same \z
   only in what it holds. Errors: a value that has no bytes. Example: print(#gb.dist.all_gather_object({ loss = 0.5 }))",
   "strict", function(value)
-    local text = bytes_of(value, "all_gather_object")
-    if dist.world_size() == 1 then return { (read(text, 1)) } end
+    if dist.world_size() == 1 then return { (read(bytes_of(value, "all_gather_object"), 1)) } end
+    local text, why = bytes_or_why(value, "all_gather_object")
     local sizes, most = dist.all_gather(int64(#text)), 0
     for i = 1, #sizes do
       sizes[i] = sizes[i]:item()
       most = math.max(most, sizes[i])
     end
     local all = dist.all_gather(as_tensor(text .. rep("\0", most - #text)))
-    for i = 1, #all do all[i] = read(sub(gb.to_bytes(all[i]), 1, sizes[i]), 1) end
+    if why then error(why, 0) end
+    for i = 1, #all do all[i] = read_from(sub(gb.to_bytes(all[i]), 1, sizes[i]), i - 1) end
     return all
   end)
 
@@ -120,8 +135,12 @@ dist.broadcast_object = define("gb.dist.broadcast_object(value?: any, source: co
     if source >= size then
       fail(format("broadcast_object: 'source' is rank %d, and the job has %d: 0 to %d", source, size, size - 1))
     end
-    local text = dist.rank() == source and bytes_of(value, "broadcast_object") or ""
-    return (read(size == 1 and text or spread(text, source), 1))
+    if size == 1 then return (read(bytes_of(value, "broadcast_object"), 1)) end
+    local text, why = "", nil
+    if dist.rank() == source then text, why = bytes_or_why(value, "broadcast_object") end
+    text = spread(text, source)
+    if why then error(why, 0) end
+    return read_from(text, source)
   end)
 
 dist.once = define("gb.dist.once(fn: function, arguments...: any) -> any: Run fn(...) on rank 0 alone, as to write a \z

@@ -612,7 +612,8 @@ static void list_same(const gb_shards *s, int64_t same[SAME_COUNT]) {
 /* Have all ranks brought the same? Where they have not, all know it, and the job stays whole. */
 static gb_status check_same(gb_shards *s, const int64_t *control) {
   static const char *const names[SAME_COUNT] = {
-    "seed of the random stream", "place in the random stream", "seed of the DataLoader",
+    "seed of the random stream (in a loop over shards it is the shard's own: loops over two models do not nest)",
+    "place in the random stream", "seed of the DataLoader",
     "number of samples of the DataLoader's dataset", "batch_size of the DataLoader",
     "place of the DataLoader (2^32 times the epoch, and the batch)", "order of the DataLoader's samples (a digest)",
     "number of samples",

@@ -124,6 +124,12 @@ describe("dist", function()
     expect(function() dist.all_gather_object(holds) end):to_fail("hold themselves")
     expect(function() dist.all_gather_object({ print }) end):to_fail("a function has no bytes")
     expect(function() dist.broadcast_object(1, size) end):to_fail("the job has " .. size)
+    -- One rank alone has a value without bytes: all are told, and nobody waits.
+    local last = size - 1
+    local text = rank == last and "a function has no bytes" or ("rank %d: "):format(last)
+    expect(function() dist.all_gather_object(rank == last and print or 1) end):to_fail(text)
+    expect(function() dist.broadcast_object(rank == last and print or nil, last) end):to_fail(text)
+    dist.barrier()
   end)
 
   it("does once what one process does for all", function()
