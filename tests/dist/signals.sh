@@ -22,8 +22,10 @@ start() {
   done
   sleep 0.4
 }
+# What ranks said, also within a line of another's.
+saves() { grep -o "rank [0-9] saved at step [0-9]*" "$folder/log"; }
 # How many ranks said that they saved at the one step at which any did; 0 where steps differ.
-savers() { grep "^rank [0-9] saved" "$folder/log" | sort -u | awk '{ steps[$6]; n++ } END { k = 0; for (s in steps) k++; print k == 1 ? n : 0 }'; }
+savers() { saves | sort -u | awk '{ steps[$6]; n++ } END { k = 0; for (s in steps) k++; print k == 1 ? n : 0 }'; }
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -48,7 +50,7 @@ kill -USR1 $job
 wait $job
 check "SIGUSR1 to mpirun: saved, and it went on" 'grep -q "^saved after step [0-9]*, in epoch" "$folder/log"'
 check "SIGUSR1 to mpirun: to the same bits" '[ "$(grep digest "$folder/log")" = "$whole" ]'
-steps=$(grep "^rank [0-9] saved" "$folder/log" | awk '{ print $6 }' | sort -u | wc -l)
-check "SIGUSR1 to mpirun: both ranks saved at each step" '[ "$(grep -c "^rank [0-9] saved" "$folder/log")" = $((2 * steps)) ]'
+steps=$(saves | awk '{ print $6 }' | sort -u | wc -l)
+check "SIGUSR1 to mpirun: both ranks saved at each step" '[ "$(saves | wc -l)" = $((2 * steps)) ]'
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]
