@@ -707,10 +707,27 @@ gb.lu_solve = define("gb.lu_solve(B: tensor, LU: tensor, pivots: tensor) -> tens
 
 -- ====}
 
+-- {==== Symmetric matrices ====
+
+linalg.ldl_factor = define("gb.linalg.ldl_factor(A: tensor) -> tensor, tensor: LD and pivots of symmetric matrices, \z
+  of which the lower triangle is read: P A P^T = L D L^T, L of ones on its diagonal, D of 1 x 1 and 2 x 2 blocks. LD \z
+  holds D's diagonal, L below it, and in a 2 x 2 block D's element; the pivots are LAPACK's int32: row i changed \z
+  places with row pivots[i], from 1, and two equal ones below 0 are a block whose second row changed. It has no \z
+  gradient. Errors: a singular matrix, with its place in the batch; as inv. Example: local LD, pivots = \z
+  gb.linalg.ldl_factor(gb.eye(2) * 4)", "strict", function(A) return inner.linalg_ldl_factor(A) end)
+
+linalg.ldl_solve = define("gb.linalg.ldl_solve(LD: tensor, pivots: tensor, B: tensor) -> tensor: The X of which A X = \z
+  B, for matrices B, by what ldl_factor made of A; batches broadcast. Only B has a gradient. Errors: shapes that do \z
+  not fit, pivots that are none, a singular A. Example: local LD, pivots = gb.linalg.ldl_factor(gb.eye(2) * 4) local \z
+  X = gb.linalg.ldl_solve(LD, pivots, gb.ones(2, 1))", "strict",
+  function(LD, pivots, B) return inner.linalg_ldl_solve(LD, pivots, B) end)
+
+-- ====}
+
 -- {==== Roots ====
 
--- By the eigenvalues w and vectors v: v sqrt(w) v^T. Its gradient X solves X R + R X = G for the root R, and so is
--- finite where eigenvalues are equal.
+-- By the eigenvalues w and vectors v: v sqrt(w) v^T. Its gradient X solves X R + R X = G for the root R, and so do all
+-- that follow: they are finite where eigenvalues are equal, as those of the vectors are not.
 local function root_gradient(s, v, grad)
   local g = transposed(v):matmul((grad + transposed(grad)) / 2):matmul(v)
   return v:matmul(g / (s:unsqueeze(-1) + s:unsqueeze(-2))):matmul(transposed(v))

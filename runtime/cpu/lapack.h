@@ -19,6 +19,10 @@
                  const int *pivots, real *b, const int *ldb, int *info, size_t);                                       \
   void p##trtrs_(const char *uplo, const char *trans, const char *diag, const int *n, const int *columns,              \
                  const real *a, const int *lda, real *b, const int *ldb, int *info, size_t, size_t, size_t);           \
+  void p##sytrf_(const char *uplo, const int *n, real *a, const int *lda, int *pivots, real *work, const int *lwork,   \
+                 int *info, size_t);                                                                                   \
+  void p##sytrs_(const char *uplo, const int *n, const int *columns, const real *a, const int *lda,                    \
+                 const int *pivots, real *b, const int *ldb, int *info, size_t);                                       \
   void p##geqrf_(const int *m, const int *n, real *a, const int *lda, real *tau, real *work, const int *lwork,         \
                  int *info);                                                                                           \
   void p##orgqr_(const int *m, const int *n, const int *k, real *a, const int *lda, const real *tau, real *work,       \
@@ -38,7 +42,8 @@ GB_LAPACK_OF(s, float)
 GB_LAPACK_OF(d, double)
 
 #define GB_LAPACK_ROUTINES(X, p) \
-  X(p, potrf) X(p, getrf) X(p, getrs) X(p, trtrs) X(p, geqrf) X(p, orgqr) X(p, gesdd) X(p, syevd) X(p, gemm)
+  X(p, potrf) X(p, getrf) X(p, getrs) X(p, trtrs) X(p, sytrf) X(p, sytrs) X(p, geqrf) X(p, orgqr) X(p, gesdd)          \
+  X(p, syevd) X(p, gemm)
 
 /* Where they are, once gb_lapack_open has found them. */
 #define GB_LAPACK_POINTER(p, name) __typeof__(p##name##_) *p##name;

@@ -126,6 +126,18 @@ static gb_status solve_triangular(gb_op_call *call) {
   return run_batch(call, x, 2, n, columns > n ? columns : n, 3, n * n + n * columns, ONE(solve_triangular, x));
 }
 
+static gb_status ldl_factor(gb_op_call *call) {
+  const gb_tensor *ld = GB_OUT(call, linalg_ldl_factor)->ld;
+  int64_t n = rows_of(ld);
+  return run_batch(call, ld, 2, n, n, 1, n * n + LAPACK_BLOCK * n + n, ONE(ldl_factor, ld));
+}
+
+static gb_status ldl_solve(gb_op_call *call) {
+  const gb_tensor *x = GB_OUT(call, linalg_ldl_solve)->x;
+  int64_t n = rows_of(x), columns = columns_of(x);
+  return run_batch(call, x, 2, n, columns > n ? columns : n, 3, n * n + n * columns + 3 * n, ONE(ldl_solve, x));
+}
+
 static gb_status det(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, linalg_det)->x, *y = GB_OUT(call, linalg_det)->y;
   int64_t n = rows_of(x);
@@ -183,6 +195,8 @@ static gb_status absent(gb_op_call *call) {
 #define inv absent
 #define solve absent
 #define solve_triangular absent
+#define ldl_factor absent
+#define ldl_solve absent
 #define det absent
 #define slogdet absent
 #define qr absent
@@ -198,6 +212,8 @@ void GB_CPU_FILL(linalg)(gb_backend *backend) {
   backend->run[GB_OP_linalg_inv] = inv;
   backend->run[GB_OP_linalg_solve] = solve;
   backend->run[GB_OP_linalg_solve_triangular] = solve_triangular;
+  backend->run[GB_OP_linalg_ldl_factor] = ldl_factor;
+  backend->run[GB_OP_linalg_ldl_solve] = ldl_solve;
   backend->run[GB_OP_linalg_det] = det;
   backend->run[GB_OP_linalg_slogdet] = slogdet;
   backend->run[GB_OP_linalg_qr] = qr;

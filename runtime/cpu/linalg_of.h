@@ -116,6 +116,57 @@ static gb_matrix_fault OF(solve_triangular)(const gb_matrix_job *job, int64_t i,
   return GB_MATRIX_FINE;
 }
 
+/* L and D of a symmetric matrix, by Bunch and Kaufman's pivots; above the diagonal stands 0. */
+static gb_matrix_fault OF(ldl_factor)(const gb_matrix_job *job, int64_t i, char *room) {
+  const gb_tensor *x = GB_IN(job->call, linalg_ldl_factor)->x;
+  const gb_out_linalg_ldl_factor *out = GB_OUT(job->call, linalg_ldl_factor);
+  int n = (int)x->shape[x->ndim - 1], lwork = LAPACK_BLOCK * n, info = 0;
+  REAL *a = OF(take)(&room, (int64_t)n * n), *work = OF(take)(&room, lwork);
+  int *pivots = (int *)(void *)room;
+  if (!OF(load)(job, x, i, a)) return GB_MATRIX_NOT_FINITE;
+  if (n && !gb_work(job->work)) LA(sytrf)("L", &n, a, &n, pivots, work, &lwork, &info, 1);
+  if (info > 0) return GB_MATRIX_SINGULAR;
+  for (int64_t j = 0; j < n; j++) memset(a + j * n, 0, (size_t)j * sizeof *a);
+  OF(store)(job, out->ld, i, a, n);
+  if (n && !gb_work(n)) memcpy(gb_matrix_at(job, out->pivots, 1, i), pivots, (size_t)n * sizeof *pivots);
+  return GB_MATRIX_FINE;
+}
+
+/* Is an element of D, or a square of two rows of it, 0? n pivots are such that LAPACK follows them. */
+static gb_matrix_fault OF(check_factors)(int n, const REAL *a, const int *pivots) {
+  gb_matrix_fault fault = GB_MATRIX_FINE;
+  for (int64_t j = 0; j < n; j++) {
+    const REAL *d = a + j * n + j;
+    int row = pivots[j] < 0 ? -pivots[j] : pivots[j];
+    if (row < 1 || row > n) return GB_MATRIX_NO_PIVOTS;
+    if (pivots[j] > 0) {
+      if (d[0] == 0) fault = GB_MATRIX_SINGULAR;
+      continue;
+    }
+    if (++j == n || pivots[j] != pivots[j - 1]) return GB_MATRIX_NO_PIVOTS;
+    if (d[1] == 0 || d[0] / d[1] * (d[n + 1] / d[1]) == 1) fault = GB_MATRIX_SINGULAR;
+  }
+  return fault;
+}
+
+static gb_matrix_fault OF(ldl_solve)(const gb_matrix_job *job, int64_t i, char *room) {
+  const gb_in_linalg_ldl_solve *in = GB_IN(job->call, linalg_ldl_solve);
+  const gb_tensor *ids = in->pivots;
+  int n = (int)in->ld->shape[in->ld->ndim - 1], columns = (int)in->b->shape[in->b->ndim - 1], info = 0;
+  REAL *a = OF(take)(&room, (int64_t)n * n), *b = OF(take)(&room, (int64_t)n * columns);
+  int64_t *wide = (int64_t *)(void *)OF(take)(&room, 2 * (int64_t)n);
+  int *pivots = (int *)(void *)room;
+  bool finite = OF(load)(job, in->ld, i, a);
+  if (!OF(load)(job, in->b, i, b) || !finite) return GB_MATRIX_NOT_FINITE;
+  if (n) gb_load_i64(wide, gb_matrix_at(job, ids, 1, i), (gb_dtype)ids->dtype, ids->stride[ids->ndim - 1], n);
+  for (int64_t j = 0; j < n && !gb_work(1); j++) pivots[j] = wide[j] < -n || wide[j] > n ? 0 : (int)wide[j];
+  gb_matrix_fault fault = OF(check_factors)(n, a, pivots);
+  if (fault != GB_MATRIX_FINE) return fault;
+  if (n && columns && !gb_work(job->work)) LA(sytrs)("L", &n, &columns, a, &n, pivots, b, &n, &info, 1);
+  OF(store)(job, GB_OUT(job->call, linalg_ldl_solve)->x, i, b, n);
+  return GB_MATRIX_FINE;
+}
+
 /* The sign of the permutation that LU made; after it a holds LU. false: not finite. */
 static bool OF(factored)(const gb_matrix_job *job, const gb_tensor *x, int64_t i, char *room, REAL **a, REAL *sign) {
   int n = (int)x->shape[x->ndim - 1];

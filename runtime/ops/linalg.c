@@ -65,26 +65,56 @@ static gb_status square_check(gb_op_call *call) {
 _Static_assert(GB_IN_AT(linalg_cholesky, x) == GB_IN_AT(linalg_inv, x), "inv stands for both");
 _Static_assert(GB_OUT_AT(linalg_cholesky, y) == GB_OUT_AT(linalg_inv, y), "inv stands for both");
 
-/* a [..., n, n], b [..., n, k] -> x [..., n, k]. */
-static gb_status solve_check(gb_op_call *call) {
-  const gb_tensor *a = GB_IN(call, linalg_solve)->a, *b = GB_IN(call, linalg_solve)->b;
+/* Output i of a system: a [..., n, n], b [..., n, k] -> x [..., n, k]. name: a's. */
+static gb_status solution_output(gb_op_call *call, const gb_tensor *a, const char *name, const gb_tensor *b, int i) {
   char left[96], right[96];
-  GB_TRY(check_square(call, GB_IN_AT(linalg_solve, a)));
-  GB_TRY(check_matrix(call, GB_IN_AT(linalg_solve, b)));
   int ndim = a->ndim - 2;
   int64_t shape[GB_MAX_NDIM], n = a->shape[a->ndim - 1];
   memcpy(shape, a->shape, (size_t)ndim * sizeof *shape);
   if (b->shape[b->ndim - 2] != n || !gb_broadcast(&ndim, shape, b->ndim - 2, b->shape))
-    return gb_call_fail(call, GB_ESHAPE, "a %s and b %s do not fit: b needs as many rows as a, and batches that "
-                        "broadcast", gb_shape_text(a->ndim, a->shape, left, sizeof left),
-                        gb_shape_text(b->ndim, b->shape, right, sizeof right));
+    return gb_call_fail(call, GB_ESHAPE, "%s %s and b %s do not fit: b needs as many rows as %s, and batches that "
+                        "broadcast", name, gb_shape_text(a->ndim, a->shape, left, sizeof left),
+                        gb_shape_text(b->ndim, b->shape, right, sizeof right), name);
   shape[ndim++] = n;
   shape[ndim++] = b->shape[b->ndim - 1];
-  return gb_call_output(call, GB_OUT_AT(linalg_solve, x), ndim, shape, dtype_of(call));
+  return gb_call_output(call, i, ndim, shape, dtype_of(call));
+}
+
+static gb_status solve_check(gb_op_call *call) {
+  GB_TRY(check_square(call, GB_IN_AT(linalg_solve, a)));
+  GB_TRY(check_matrix(call, GB_IN_AT(linalg_solve, b)));
+  return solution_output(call, GB_IN(call, linalg_solve)->a, "a", GB_IN(call, linalg_solve)->b,
+                         GB_OUT_AT(linalg_solve, x));
 }
 _Static_assert(GB_IN_AT(linalg_solve_triangular, a) == GB_IN_AT(linalg_solve, a), "solve stands for both");
 _Static_assert(GB_IN_AT(linalg_solve_triangular, b) == GB_IN_AT(linalg_solve, b), "solve stands for both");
 _Static_assert(GB_OUT_AT(linalg_solve_triangular, x) == GB_OUT_AT(linalg_solve, x), "solve stands for both");
+
+static gb_status ldl_factor_check(gb_op_call *call) {
+  const gb_tensor *x = GB_IN(call, linalg_ldl_factor)->x;
+  int64_t n, shape[GB_MAX_NDIM];
+  GB_TRY(check_square(call, GB_IN_AT(linalg_ldl_factor, x)));
+  n = x->shape[x->ndim - 1];
+  GB_TRY(matrix_output(call, GB_OUT_AT(linalg_ldl_factor, ld), x, n, n));
+  memcpy(shape, x->shape, (size_t)(x->ndim - 1) * sizeof *shape);
+  return gb_call_output(call, GB_OUT_AT(linalg_ldl_factor, pivots), x->ndim - 1, shape, GB_INT32);
+}
+
+/* ld [..., n, n], pivots [..., n] of the same batch, b [..., n, k] -> x [..., n, k]. */
+static gb_status ldl_solve_check(gb_op_call *call) {
+  const gb_in_linalg_ldl_solve *in = GB_IN(call, linalg_ldl_solve);
+  char left[96], right[96];
+  GB_TRY(check_square(call, GB_IN_AT(linalg_ldl_solve, ld)));
+  GB_TRY(gb_require_integer(call, GB_IN_AT(linalg_ldl_solve, pivots)));
+  GB_TRY(check_matrix(call, GB_IN_AT(linalg_ldl_solve, b)));
+  bool fits = in->pivots->ndim == in->ld->ndim - 1;
+  for (int i = 0; fits && i < in->pivots->ndim; i++) fits = in->pivots->shape[i] == in->ld->shape[i];
+  if (!fits)
+    return gb_call_fail(call, GB_ESHAPE, "ld %s and pivots %s do not fit; pivots are those of ldl_factor",
+                        gb_shape_text(in->ld->ndim, in->ld->shape, left, sizeof left),
+                        gb_shape_text(in->pivots->ndim, in->pivots->shape, right, sizeof right));
+  return solution_output(call, in->ld, "ld", in->b, GB_OUT_AT(linalg_ldl_solve, x));
+}
 
 static gb_status det_check(gb_op_call *call) {
   GB_TRY(check_square(call, GB_IN_AT(linalg_det, x)));
@@ -243,7 +273,27 @@ static gb_status solve_gradient(gb_grad_call *grad) {
   return status;
 }
 
-/* The same, of the triangle that was read. */
+/* PyTorch has none, neither of the factors nor by them. */
+static gb_status ldl_factor_gradient(gb_grad_call *grad) {
+  return gb_fail(grad->context, GB_EAUTOGRAD, "linalg.ldl_factor has no gradient; detach its matrix, or use "
+                                              "linalg.solve or linalg.lu_factor, which have one");
+}
+
+/* db = a^-1 dx: a is symmetric. */
+static gb_status ldl_solve_gradient(gb_grad_call *grad) {
+  const gb_in_linalg_ldl_solve *saved = GB_SAVED(grad, linalg_ldl_solve);
+  const gb_edge *of_b = GB_EDGE(grad, linalg_ldl_solve, b);
+  if (GB_NEEDS(grad, linalg_ldl_solve, ld))
+    return gb_fail(grad->context, GB_EAUTOGRAD, "linalg.ldl_solve has no gradient of LD; detach it, or use "
+                                                "linalg.solve or linalg.lu_solve, which have one");
+  gb_chain c;
+  gb_chain_begin(&c, grad->context);
+  gb_tensor *b = GB_CHAIN(&c, linalg_ldl_solve, .ld = gb_chain_widen(&c, saved->ld), .pivots = saved->pivots,
+                          .b = GB_GRAD_OUT(grad, linalg_ldl_solve)->x);
+  return end_sum(&c, b, of_b, &GB_GRAD_IN(grad, linalg_ldl_solve)->b);
+}
+
+/* The same as of solve, of the triangle that was read. */
 static gb_status solve_triangular_gradient(gb_grad_call *grad) {
   const gb_attrs_linalg_solve_triangular *attrs = GB_ATTRS(grad, linalg_solve_triangular);
   const gb_edge *of_a = GB_EDGE(grad, linalg_solve_triangular, a), *of_b = GB_EDGE(grad, linalg_solve_triangular, b);
@@ -426,7 +476,7 @@ static bool is_elsewhere(const gb_op_call *call) {
 
 /* The matrices go to the host, are computed there, and the results come back; each way is an op with a gradient. */
 static gb_status on_host(gb_op_call *call) {
-  gb_tensor *in[2] = { NULL }, *out[GB_MAX_OUT] = { NULL };
+  gb_tensor *in[3] = { NULL }, *out[GB_MAX_OUT] = { NULL };
   gb_status status = GB_OK;
   for (int i = 0; status == GB_OK && i < call->n_in; i++)
     status = gb_op_to_device(call->context, call->in[i], (gb_device){ GB_CPU, 0 }, &in[i]);
@@ -451,6 +501,9 @@ const gb_op_impl gb_family_linalg[] = {
   { .op = GB_OP_linalg_solve_triangular, HOST, .check = solve_check,
     .gradient = solve_triangular_gradient,
     .save_in = GB_SAVE_IN(linalg_solve_triangular, a), .save_out = GB_SAVE_OUT(linalg_solve_triangular, x) },
+  { .op = GB_OP_linalg_ldl_factor, HOST, .check = ldl_factor_check, .gradient = ldl_factor_gradient },
+  { .op = GB_OP_linalg_ldl_solve, HOST, .check = ldl_solve_check, .gradient = ldl_solve_gradient,
+    .save_in = GB_SAVE_IN(linalg_ldl_solve, ld) | GB_SAVE_IN(linalg_ldl_solve, pivots) },
   { .op = GB_OP_linalg_det, HOST, .check = det_check, .gradient = det_gradient, .save_in = GB_SAVE_IN(linalg_det, x),
     .save_out = GB_SAVE_OUT(linalg_det, y) },
   { .op = GB_OP_linalg_slogdet, HOST, .check = slogdet_check, .gradient = slogdet_gradient,

@@ -4,8 +4,8 @@
 
 /* In the order in which it is told. */
 typedef enum gb_matrix_fault {
-  GB_MATRIX_FINE, GB_MATRIX_NOT_FINITE, GB_MATRIX_SINGULAR, GB_MATRIX_NOT_POSITIVE, GB_MATRIX_NO_CONVERGENCE,
-  GB_MATRIX_FAULTS
+  GB_MATRIX_FINE, GB_MATRIX_NOT_FINITE, GB_MATRIX_NO_PIVOTS, GB_MATRIX_SINGULAR, GB_MATRIX_NOT_POSITIVE,
+  GB_MATRIX_NO_CONVERGENCE, GB_MATRIX_FAULTS
 } gb_matrix_fault;
 
 /* What is wrong, and the cure. */
@@ -14,6 +14,7 @@ static inline const char *gb_matrix_fault_text(gb_matrix_fault fault) {
     [GB_MATRIX_FINE] = "is fine",
     [GB_MATRIX_NOT_FINITE] = "has elements that are NaN or infinite; find where they come from with gb.anomaly, or "
                              "replace them before",
+    [GB_MATRIX_NO_PIVOTS] = "has pivots that ldl_factor does not make; give those that came with the matrix",
     [GB_MATRIX_SINGULAR] = "is singular; add a small multiple of the unit matrix, or use linalg.pinv or linalg.lstsq",
     [GB_MATRIX_NOT_POSITIVE] = "is not positive definite; add a small multiple of the unit matrix, and see that it is "
                                "symmetric",

@@ -61,6 +61,19 @@ for upper in (True, False):
              lambda a, b, u=upper, d=unit: L.solve_triangular(a, b, upper=u, unitriangular=d))
 case("solve_triangular, from the right", "L.solve_triangular(a, b, { upper = true, left = false })",
      [positive(3, 3), rand(2, 3)], lambda a, b: L.solve_triangular(a, b, upper=True, left=False))
+
+
+def symmetric(*shape):
+    return rand(*shape).map(lambda x: x + x.mT)
+
+
+hollow = symmetric(5, 5).map(lambda x: x - x.diag().diag())  # without 1 x 1 pivots at first
+SOLVED = "(function() local LD, pivots = L.ldl_factor(a) return L.ldl_solve(LD, pivots, b) end)()"
+for tag, matrix, right in (("", symmetric(4, 4), (4, 2)), (", batch", symmetric(2, 3, 5, 5), (2, 3, 5, 2)),
+                           (", hollow", hollow, (5, 1)), (", lower", rand(4, 4), (4, 3)), (", nothing", rand(2, 0, 0), (2, 0, 1))):
+    case(f"ldl_factor{tag}", "L.ldl_factor(a)", [matrix], lambda a: list(L.ldl_factor(a)), grad=False)
+    case(f"ldl_solve{tag}", SOLVED, [matrix, rand(*right)],
+         lambda a, b: L.ldl_solve(*L.ldl_factor(a), b), grad=False)
 case("det", "L.det(a)", [rand(4, 4)], L.det)
 case("det, batch", "L.det(a)", [rand(2, 3, 3)], L.det)
 case("det, singular", "L.det(a)", [singular(3)], L.det)

@@ -18,6 +18,8 @@ return {
   { lacks = "gradient", because = "it gives truth values, counts or integers",
     names = [[ gb.allclose gb.equal gb.histogram gb.linalg.matrix_rank gb.nonzero_static gb.unravel_index
       tensor:allclose tensor:equal tensor:histogram tensor:nonzero_static tensor:type_as ]] },
+  { lacks = "gradient", because = "PyTorch has none; test_linalg tests the one of B, and what is said of the others",
+    test = "tests/lua/test_linalg.lua", names = "gb.linalg.ldl_factor gb.linalg.ldl_solve" },
   { lacks = "gradient", because = "it is a norm of gradients, and gives no gradient",
     names = "gb.nn.utils.get_total_norm" },
   { lacks = "gradient autocast", because = "it changes gradients after backward",

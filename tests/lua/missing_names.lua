@@ -168,6 +168,7 @@ return {
         Tensor.H Tensor.mH Tensor.adjoint torch.adjoint *.angle *.cdouble *.cfloat *.chalf *.conj *.conj_physical
         *.conj_physical_ *.imag *.real *.is_complex *.is_conj *.is_neg *.resolve_conj *.resolve_neg *.isreal
         torch.complex torch.polar torch.view_as_* linalg.eig linalg.eigvals Tensor.eig linalg.polar *(return_complex)
+        linalg.ldl_factor(hermitian) linalg.ldl_solve(hermitian)
       ]],
     },
     {
@@ -357,13 +358,6 @@ return {
         Module.register_state_dict_post_hook Module.register_state_dict_pre_hook Module.state_dict(destination)
         Module.state_dict(keep_vars) Module.state_dict(prefix) lr_scheduler.MultiplicativeLR(last_epoch)
         lr_scheduler.SequentialLR(last_epoch) optim.swap_in_optimizer_params_and_state
-      ]],
-    },
-    {
-      reason = "experimental",
-      why = "PyTorch says that they may change; linalg.solve and linalg.lu_factor solve symmetric systems too.",
-      names = [[
-        linalg.ldl_factor linalg.ldl_solve
       ]],
     },
     {

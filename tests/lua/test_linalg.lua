@@ -140,6 +140,12 @@ local smooth = {
   cond = L.cond, ["cond, 1"] = function(a) return L.cond(a, 1) end,
   matrix_power = function(a) return L.matrix_power(a, -2) end,
   lstsq = function(a) return (L.lstsq(a:narrow(-1, 1, 2), a)) end,
+  ldl_solve = function(a)
+    local indefinite = gb.tensor({ { 0, 2, 1 }, { 2, 0, 3 }, { 1, 3, 0 } }, { dtype = "float64", device = here.device })
+    local LD, pivots = L.ldl_factor(indefinite)
+    return L.ldl_solve(LD:expand(2, 3, 3), pivots:expand(2, 3), a:square())
+  end,
+  matrix_sqrth = function(a) return L.matrix_sqrth(a):square() end,
 }
 
 local function weighed(y)
@@ -224,6 +230,73 @@ describe("factors", function()
     expect(s:numel()):to_be(0)
     expect(vh:sum():item()):to_be(6.0)
     expect(L.inv(gb.zeros(0, 3, 3, here)):numel()):to_be(0)
+  end)
+end)
+
+describe("matrix_sqrth", function()
+  it("has second and third derivatives where eigenvalues are equal", function()
+    local float64, h = { dtype = "float64", device = here.device }, 1e-4
+    local d = gb.randn({ 3, 3 }, float64)
+    d = d + d:t()
+    local function near(got, want, tolerance)
+      expect(math.abs(got:item() - want) <= tolerance * (1 + math.abs(want))):to_be(true)
+    end
+    -- of (a + x d)^(1/2), weighed, in the direction d: at 4 I, and where two are equal
+    for _, a in ipairs { gb.eye(3, float64) * 4, gb.diag(gb.tensor({ 2, 2, 5 }, float64)) } do
+      local function value(x) return weighed(L.matrix_sqrth(a + d * x)) end
+      local x = gb.zeros({}, float64):requires_grad_()
+      local first = gb.grad(value(x), x, { create_graph = true })
+      local second = gb.grad(first, x, { create_graph = true })
+      local third = gb.grad(second, x)
+      local function at(step) return value(gb.full({}, step * h, float64)):item() end
+      near(first, (at(1) - at(-1)) / (2 * h), 1e-6)
+      near(second, (at(1) - 2 * at(0) + at(-1)) / h ^ 2, 1e-5)
+      h = 1e-2
+      near(third, (at(2) - 2 * at(1) + 2 * at(-1) - at(-2)) / (2 * h ^ 3), 2e-3)
+      h = 1e-4
+    end
+  end)
+end)
+
+describe("ldl", function()
+  local float64 = { dtype = "float64", device = here.device }
+  it("solves at every size, with batches that broadcast and pivots of any integers", function()
+    for _, n in ipairs { 1, 2, 9, 64, 150 } do
+      local a = gb.randn({ 2, 1, n, n }, float64)
+      a = a + a:transpose(-2, -1)
+      for i = 1, n // 2 do a:select(-1, i):select(-1, i):zero_() end
+      local b = gb.randn({ 3, n, 2 }, float64)
+      local LD, pivots = L.ldl_factor(a)
+      expect(pivots.dtype):to_be("int32")
+      local x = L.ldl_solve(LD, pivots, b)
+      expect(a:matmul(x)):to_be_close(b:expand(2, 3, n, 2), 1e-8)
+      expect(L.ldl_solve(LD, pivots:long(), b)):to_equal_bits(x)
+    end
+  end)
+  it("has a gradient of B alone", function()
+    local a = gb.eye(3, float64):requires_grad_()
+    local LD, pivots = L.ldl_factor(a)
+    expect(function() LD:sum():backward() end):to_fail("linalg.ldl_factor has no gradient; detach its matrix")
+    local b = gb.ones({ 3, 1 }, float64):requires_grad_()
+    expect(function() L.ldl_solve(LD, pivots, b):sum():backward() end):to_fail("no gradient of LD; detach it")
+    L.ldl_solve(LD:detach() * 2, pivots, b):sum():backward()
+    expect(b.grad):to_be_close(gb.full({ 3, 1 }, 0.5, float64), 0)
+  end)
+  it("refuses pivots that LAPACK would follow out of the matrix", function()
+    local eye, b = gb.eye(3, here), gb.ones(3, 1, here)
+    for _, pivots in ipairs { { 1, 2, 4 }, { 0, 2, 3 }, { 1, 2, -3 }, { -2, -3, 3 }, { -1, 2, 3 }, { -9, -9, 3 },
+      { math.mininteger, 2, 3 }, { math.maxinteger, 2, 3 }, { -1, -1, -1 } } do
+      local given = gb.tensor(pivots, here)
+      expect(function() L.ldl_solve(eye, given, b) end):to_fail("pivots that ldl_factor does not make")
+    end
+    local pivots = gb.tensor({ 1, 2, 3 }, here)
+    expect(function() L.ldl_solve(eye * 0, pivots, b) end):to_fail("is singular")
+    expect(function() L.ldl_solve(eye, gb.tensor({ -2, -2, 3 }, here), b) end):to_fail("is singular")
+    expect(function() L.ldl_solve(eye, pivots:narrow(1, 1, 2), b) end):to_fail("pivots are those of ldl_factor")
+    expect(function() L.ldl_solve(eye, pivots:float(), b) end):to_fail("integer")
+    expect(function() L.ldl_solve(eye, pivots, gb.ones(3, here)) end):to_fail("at least 2")
+    expect(function() L.ldl_solve(eye, pivots, gb.ones(2, 1, here)) end):to_fail("b needs as many rows as ld")
+    expect(function() L.ldl_solve(eye * (0 / 0), pivots, b) end):to_fail("NaN")
   end)
 end)
 
@@ -315,6 +388,7 @@ describe("errors", function()
   local nan = gb.stack { eye, eye * (0 / 0) }
   local wrong = {
     ["matrix 2 of the batch of 3 (from 1) is singular"] = function() L.inv(bad) end,
+    ["ldl_factor: matrix 2 of the batch of 3 (from 1) is singular"] = function() L.ldl_factor(bad) end,
     ["batch of 3 (from 1) is singular; add"] = function() L.solve(bad, gb.ones(3, 3, here)) end,
     ["the matrix is singular"] = function() L.solve_triangular(eye * 0, eye, { upper = true }) end,
     ["matrix 2 of the batch of 3 (from 1) is not positive definite"] = function() L.cholesky(bad) end,
@@ -340,8 +414,8 @@ describe("errors", function()
     it(text, function() expect(call):to_fail(text) end)
   end
   it("elements that are not finite are refused by all", function()
-    for _, name in ipairs { "inv", "det", "slogdet", "cholesky", "qr", "svd", "svdvals", "eigh", "eigvalsh", "pinv",
-      "matrix_rank", "cond" } do
+    for _, name in ipairs { "inv", "det", "slogdet", "cholesky", "ldl_factor", "qr", "svd", "svdvals", "eigh",
+      "eigvalsh", "pinv", "matrix_rank", "cond" } do
       expect(function() L[name](nan) end):to_fail("matrix 2 of the batch of 2 (from 1) has elements that are NaN")
     end
     expect(function() L.solve(eye, gb.full({ 3 }, math.huge, here)) end):to_fail("NaN or infinite")
