@@ -739,16 +739,34 @@ local function root_of(A)
   return (v * s:unsqueeze(-2)):matmul(transposed(v)), s, v
 end
 
-local root = gb.Function { name = "matrix_sqrth",
+local function anticommutator(x, y) return x:matmul(y) + y:matmul(x) end
+
+-- The X of X R + R X = G, G made symmetric, by the eigenvalues s and vectors v of R, which have no history.
+local of_root
+of_root = gb.Function { name = "matrix_sqrth_backward",
+  forward = function(ctx, R, G, s, v)
+    local X = gb.amp.disable(root_gradient, s, v, G)
+    ctx:save_for_backward(R, G, s, v, X)
+    return X
+  end,
+  backward = function(ctx, grad)
+    local R, G, s, v, X = ctx:saved_tensors()
+    if gb.is_grad_enabled() then X = of_root(R, G, s, v) end -- once more, with its history
+    local dG = of_root(R, grad, s, v)
+    return -gb.amp.disable(anticommutator, X, dG), dG
+  end }
+
+local root
+root = gb.Function { name = "matrix_sqrth",
   forward = function(ctx, A)
     local y, s, v = gb.amp.disable(root_of, A)
-    ctx:save_for_backward(A, s, v)
+    ctx:save_for_backward(A, y, s, v)
     return y
   end,
   backward = function(ctx, grad)
-    local A, s, v = ctx:saved_tensors()
-    if gb.is_grad_enabled() then s, v = select(2, gb.amp.disable(root_of, A)) end -- once more, with their history
-    return gb.amp.disable(root_gradient, s, v, grad)
+    local A, R, s, v = ctx:saved_tensors()
+    if gb.is_grad_enabled() then R = root(A) end -- once more, with its history
+    return of_root(R, grad, s, v)
   end }
 
 linalg.matrix_sqrth = define("gb.linalg.matrix_sqrth(A: tensor) -> tensor: The symmetric positive X of which X X = A, \z
