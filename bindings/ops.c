@@ -436,6 +436,15 @@ static gb_op upvalue_op(lua_State *L) { return (gb_op)(uintptr_t)lua_touserdata(
 static int call_op(lua_State *L) { return gbl_call_op(L, gbl_upvalue(L), upvalue_op(L), 1, false); }
 static int call_op_in_place(lua_State *L) { return gbl_call_op(L, gbl_upvalue(L), upvalue_op(L), 1, true); }
 
+/* A gradient that is filled with 0 has no scale any more, as one that is zeroed. */
+static int call_fill(lua_State *L) {
+  bool zero = lua_type(L, 2) == LUA_TNUMBER && lua_tonumber(L, 2) == 0;
+  int results = call_op_in_place(L);
+  gb_tensor *filled = gbl_test_tensor(L, -1);
+  if (zero && filled) filled->tag.scaler = GB_TAG_ZERO;
+  return results;
+}
+
 /* Lua passes the operand of a unary operator twice. */
 static int call_unary(lua_State *L) {
   lua_settop(L, 1);
@@ -548,7 +557,7 @@ void gbl_open_ops(lua_State *L) {
   }
   for (int i = 0; i < ALIASES; i++) set_everywhere(L, gb, gb_op_get(context, aliases[i].op), aliases[i].name);
   for (size_t i = 0; i < sizeof in_place / sizeof *in_place; i++)
-    set_op(L, gb + 3, in_place[i].name, in_place[i].op, call_op_in_place);
+    set_op(L, gb + 3, in_place[i].name, in_place[i].op, in_place[i].op == GB_OP_fill ? call_fill : call_op_in_place);
   lua_settop(L, gb);
   set_inner_ops(L, context);
   gbl_describe(L, in_place_records);

@@ -175,9 +175,12 @@ static gb_status add_to(walk *w, gb_tensor **sum, gb_tensor *more) {
     gb_tensor_retain(*sum = more);
     return GB_OK;
   }
-  gb_grad_tag tag = (*sum)->tag;
-  if (!gb_same_tag(tag, more->tag)) return unequal_tags(w->context, tag, more->tag);
-  if (!w->create_graph && is_private(*sum)) return GB_RUN(w->context, add, NULL, .x = *sum, .y = more);
+  gb_grad_tag tag = gb_tag_of_sum((*sum)->tag, more->tag);
+  if (!gb_tags_agree((*sum)->tag, more->tag)) return unequal_tags(w->context, (*sum)->tag, more->tag);
+  if (!w->create_graph && is_private(*sum)) {
+    (*sum)->tag = tag;
+    return GB_RUN(w->context, add, NULL, .x = *sum, .y = more);
+  }
   gb_tensor *total;
   GB_TRY(GB_RUN(w->context, add, &total, .x = *sum, .y = more));
   total->tag = tag;
@@ -267,12 +270,13 @@ static gb_status run_hooks(gb_context *context, gb_hook *const *hooks, gb_tensor
  * the sum finds out: of two networks that are trained in turn, each leaves gradients in the other that are zeroed. */
 static gb_status write_or_add(gb_context *context, gb_tensor *leaf, gb_tensor *grad) {
   gb_segment *segment = &leaf->slab->segments[leaf->segment];
+  gb_grad_tag tag = segment->has_grad ? gb_tag_of_sum(segment->grad->tag, grad->tag) : grad->tag;
   bool before = gb_set_grad_enabled(context, false);
   gb_status status = segment->has_grad ? GB_RUN(context, add, NULL, .x = segment->grad, .y = grad)
                                        : GB_RUN(context, copy, NULL, .x = segment->grad, .source = grad);
   gb_set_grad_enabled(context, before);
   GB_TRY(status);
-  segment->grad->tag = segment->has_grad ? gb_tag_of_sum(segment->grad->tag, grad->tag) : grad->tag;
+  segment->grad->tag = tag;
   segment->has_grad = true;
   return GB_OK;
 }
@@ -292,7 +296,8 @@ gb_status gb_accumulate_leaf(gb_context *context, gb_tensor *leaf, gb_tensor *gr
   if (leaf->slab) return accumulate_adopted(context, leaf, grad);
   gb_grad_tag tag = leaf->grad ? gb_tag_of_sum(leaf->grad->tag, grad->tag) : grad->tag;
   gb_tensor *sum = NULL;
-  if (leaf->grad && !create_graph && gb_same_tag(leaf->grad->tag, tag)) { /* else what others hold keeps its values */
+  if (leaf->grad && !create_graph && gb_tags_agree(leaf->grad->tag, tag)) { /* else what others hold keeps its values */
+    leaf->grad->tag = tag;
     bool before = gb_set_grad_enabled(context, false);
     gb_status status = GB_RUN(context, add, NULL, .x = leaf->grad, .y = grad);
     gb_set_grad_enabled(context, before);
@@ -552,7 +557,7 @@ static gb_tensor *accumulator(const gb_grad_call *grad, int i, bool *holds) {
   for (int k = 0; k < grad->n_in; k++)
     if (k != i && sum_for(grad, k) == sum) return NULL;
   *holds = !slab || slab->segments[leaf->segment].has_grad;
-  return *holds && !gb_same_tag(sum->tag, grad->tag) ? NULL : sum;
+  return *holds && !gb_tags_agree(sum->tag, grad->tag) ? NULL : sum;
 }
 
 bool gb_grad_may_write(const gb_grad_call *grad, int i) {
@@ -1142,6 +1147,7 @@ static gb_status seed(walk *w, gb_tensor *tensor, gb_tensor *gradient) {
                      gb_shape_text(gradient->ndim, gradient->shape, a, sizeof a),
                      gb_shape_text(tensor->ndim, tensor->shape, b, sizeof b));
     gb_tensor_retain(first);
+    if (gradient->tag.scaler == GB_TAG_ZERO) GB_TRY(tag_gradient(context, &first, (gb_grad_tag){ 0, 0 }));
   } else {
     if (tensor->numel != 1)
       return gb_fail(context, GB_EAUTOGRAD, "backward: the tensor has shape %s; give a gradient of that shape, or "

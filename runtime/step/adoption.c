@@ -141,10 +141,11 @@ static gb_status bring_gradient(gb_context *context, gb_segment *segment, gb_ten
     segment->has_grad = true;
     return GB_OK;
   }
+  gb_grad_tag sum = gb_tag_of_sum(*tag, grad->tag);
   gb_tensor *plain;
   GB_TRY(gb_tensor_detach(grad, &plain));
   gb_status status = gb_apply_(context, GB_OP_add, (gb_tensor *[]){ segment->grad, plain }, 2, NULL);
-  if (status == GB_OK) *tag = gb_tag_of_sum(*tag, grad->tag);
+  if (status == GB_OK) *tag = sum;
   gb_tensor_release(plain);
   return status;
 }

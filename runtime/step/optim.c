@@ -303,15 +303,20 @@ gb_status gb_optimizer_set_steps(gb_optimizer *optimizer, int param, int64_t ste
 /* {==== gradients and their tags ==== */
 
 int gb_optimizer_first_gradient(const gb_optimizer *optimizer) {
-  for (int i = 0; i < optimizer->n_params; i++)
-    if (optimizer->params[i].segment->has_grad) return i;
-  return -1;
+  int zeroed = -1;
+  for (int i = optimizer->n_params - 1; i >= 0; i--)
+    if (optimizer->params[i].segment->has_grad) zeroed = i;
+  for (int i = 0; i < optimizer->n_params; i++) {
+    const gb_segment *segment = optimizer->params[i].segment;
+    if (segment->has_grad && segment->grad->tag.scaler != GB_TAG_ZERO) return i;
+  }
+  return zeroed;
 }
 
 int gb_optimizer_first_unlike(const gb_optimizer *optimizer, gb_grad_tag tag) {
   for (int i = 0; i < optimizer->n_params; i++) {
     const gb_segment *segment = optimizer->params[i].segment;
-    if (segment->has_grad && !gb_same_tag(segment->grad->tag, tag)) return i;
+    if (segment->has_grad && !gb_tags_agree(segment->grad->tag, tag)) return i;
   }
   return -1;
 }
@@ -332,7 +337,7 @@ const char *gb_mixed_tag_text(gb_grad_tag tag) {
 
 gb_status gb_optimizer_scale_of(gb_context *context, gb_grad_tag tag, const char *who, gb_scale_state **out) {
   *out = NULL;
-  if (!tag.scaler) return GB_OK;
+  if (!tag.scaler || tag.scaler == GB_TAG_ZERO) return GB_OK;
   if (tag.scaler == GB_TAG_MIXED)
     return gb_fail(context, GB_ESTATE, "%s: a gradient %s", who, gb_mixed_tag_text(tag));
   gb_scaler *scaler = gb_scaler_find(context, tag.scaler);

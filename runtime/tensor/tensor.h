@@ -65,16 +65,24 @@ typedef struct gb_weight_copy {
 } gb_weight_copy;
 
 /* The scale a gradient carries: which scaler (0: none) at which of its updates. A parameter's gradient that adds up
- * several scales has GB_TAG_MIXED as its scaler, and says by update what met: it may be zeroed, but not be used. */
+ * several scales has GB_TAG_MIXED as its scaler, and says by update what met: it may be zeroed, but not be used. What a
+ * recipe has zeroed by hand has GB_TAG_ZERO: zeros have any scale. */
 typedef struct gb_grad_tag { uint32_t scaler, update; } gb_grad_tag;
 #define GB_TAG_MIXED UINT32_MAX
+#define GB_TAG_ZERO (UINT32_MAX - 1)
 enum { GB_MIX_UPDATES, GB_MIX_SCALERS, GB_MIX_UNSCALED };
 
 static inline bool gb_same_tag(gb_grad_tag a, gb_grad_tag b) { return a.scaler == b.scaler && a.update == b.update; }
 
+/* Do two gradients have a scale in common? */
+static inline bool gb_tags_agree(gb_grad_tag a, gb_grad_tag b) {
+  return gb_same_tag(a, b) || a.scaler == GB_TAG_ZERO || b.scaler == GB_TAG_ZERO;
+}
+
 /* The tag of the sum of two gradients. */
 static inline gb_grad_tag gb_tag_of_sum(gb_grad_tag a, gb_grad_tag b) {
-  if (gb_same_tag(a, b) || a.scaler == GB_TAG_MIXED) return a;
+  if (gb_tags_agree(a, b)) return a.scaler == GB_TAG_ZERO ? b : a;
+  if (a.scaler == GB_TAG_MIXED) return a;
   if (b.scaler == GB_TAG_MIXED) return b;
   if (a.scaler == b.scaler) return (gb_grad_tag){ GB_TAG_MIXED, GB_MIX_UPDATES };
   return (gb_grad_tag){ GB_TAG_MIXED, a.scaler && b.scaler ? GB_MIX_SCALERS : GB_MIX_UNSCALED };

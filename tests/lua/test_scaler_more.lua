@@ -306,6 +306,86 @@ describe("one scaler per loss", function()
   end)
 end)
 
+describe("gradients that are zeroed by hand", function()
+  -- Three steps; how(p) zeroes what a step leaves.
+  local function trained(how, scaled, late)
+    local net, x, y = make()
+    local opt, scaler = not late and optim.SGD(net:parameters(), { lr = 0.125 }), amp.GradScaler { enabled = scaled }
+    for _ = 1, 3 do
+      scaler:scale(F.mse_loss(net(x), y)):backward()
+      opt = opt or optim.SGD(net:parameters(), { lr = 0.125 })
+      scaler:step(opt)
+      scaler:update(2 ^ 12)
+      for _, p in ipairs(net:parameters()) do how(p) end
+      scaler:scale((net(x) * 0):sum()):backward()
+    end
+    return net
+  end
+  local function reset(p) p.grad:zero_() end
+  for name, how in pairs {
+    zero_ = reset, ["fill_(0)"] = function(p) p.grad:fill_(0) end,
+    ["zero_ in no_grad"] = function(p) gb.no_grad(reset, p) end,
+  } do
+    it("have no scale: " .. name, function()
+      same(trained(how, true), trained(how, false))
+      same(trained(how, true, true), trained(how, false))
+    end)
+  end
+  it("go with any scale where nothing is added", function()
+    local a, b = nn.Parameter(gb.ones(2)), nn.Parameter(gb.ones(2))
+    local opt, scaler = optim.SGD({ a, b }, { lr = 0.5, momentum = 0.5 }), amp.GradScaler { init_scale = 8 }
+    scaler:scale((a + b):sum()):backward()
+    scaler:step(opt)
+    scaler:update()
+    reset(a)
+    reset(b)
+    scaler:scale(b:sum()):backward()
+    scaler:unscale_(opt)
+    expect(a.grad:sum():item() + b.grad:sum():item()):to_be(2.0)
+    scaler:step(opt)
+    expect(a:tolist()[1]):to_be(0.25)
+    expect(b:tolist()[1]):to_be(-0.25)
+    reset(a)
+    reset(b)
+    opt:step()
+    expect(a:tolist()[1]):to_be(0.125)
+    scaler:update()
+    b:sum():backward() -- without a scaler, beside a zeroed one
+    opt:step()
+    expect(b:tolist()[1]):to_be(-1.3125)
+  end)
+  it("count again once something is written to them", function()
+    local a = nn.Parameter(gb.ones(2))
+    local opt, scaler = optim.SGD({ a }, { lr = 0.5 }), amp.GradScaler { init_scale = 8 }
+    scaler:scale(a:sum()):backward()
+    reset(a)
+    a.grad:add_(1)
+    scaler:scale(a:sum()):backward()
+    expect(function() scaler:step(opt) end):to_fail("a sum over a scaled and an unscaled loss")
+    reset(a)
+    scaler:scale(a:sum()):backward()
+    scaler:step(opt)
+    expect(a:tolist()[1]):to_be(0.5)
+  end)
+  it("have none where no optimizer has them, and as kept gradients", function()
+    local x, scaler = gb.ones(2):requires_grad_(), amp.GradScaler { init_scale = 8 }
+    local y = x * 2
+    y:retain_grad()
+    local z = y:sum()
+    scaler:scale(z):backward({ retain_graph = true })
+    local held = x.grad
+    y.grad:zero_()
+    x.grad:zero_()
+    z:backward()
+    expect(y.grad:tolist()[1]):to_be(1.0)
+    expect(x.grad:tolist()[1]):to_be(2.0)
+    expect(held:tolist()[1]):to_be(2.0)
+    y = x * 2
+    y:backward(gb.ones(2):zero_()) -- a root of zeros brings no scale
+    expect(x.grad:tolist()[1]):to_be(2.0)
+  end)
+end)
+
 describe("clipping in step", function()
   -- A norm, which is a tensor on a device.
   local function number(norm) return gb.is_tensor(norm) and norm:item() or norm end
