@@ -131,6 +131,24 @@ describe("classes", function()
   end)
 end)
 
+describe("a forward that rawset puts past the class", function()
+  it("is what a call runs, with hooks and without, and may keep what it is given", function()
+    local layer, kept = nn.Linear(2, 2), nil
+    local model = nn.Sequential(nn.ReLU(), layer, nn.ReLU())
+    rawset(layer, "forward", function(_, x)
+      kept = x
+      return x * 3
+    end)
+    expect(layer(gb.ones(2)):tolist()[1]):to_be(3.0)
+    gb.no_grad(function() expect(model(gb.ones(2)):tolist()[1]):to_be(3.0) end)
+    expect(kept:tolist()[1]):to_be(1.0)
+    layer:register_forward_hook(function(_, _, y) return y + 1 end)
+    expect(layer(gb.ones(2)):tolist()[1]):to_be(4.0)
+    rawset(layer, "forward", nil)
+    expect(layer(gb.ones(1, 2))):to_have_shape(1, 2)
+  end)
+end)
+
 describe("train and eval", function()
   it("reach every submodule", function()
     local net = nn.Sequential(nn.Dropout(0.5), nn.Sequential(nn.BatchNorm1d(2)))

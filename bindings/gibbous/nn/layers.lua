@@ -36,6 +36,7 @@ native.layer, native.layer_method, native.empty_parameter, native.refuse_more = 
 -- Can nothing but its caller hold what goes into module and comes out of it? A layer of the library without hooks, made
 -- of such.
 local function keeps_nothing(module)
+  if rawget(module, "forward") ~= nil then return false end
   if module._plain then return true end
   local values = values_of(module)
   if values._library ~= "calls" or values._hooks or rawget(values, "forward") then return false end

@@ -268,7 +268,7 @@ local function bare(class)
   local function call(self, ...)
     if watched() then return watched_call(self, ...) end
     if values._hooks or values._precision then return dressed_call(self, ...) end
-    return values.forward(self, ...)
+    return self.forward(self, ...) -- of the values, or set past them by rawset
   end
   local self = setmetatable({}, {
     __index = setmetatable(values, class.__values), __newindex = assign, __call = call, __len = length,
