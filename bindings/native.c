@@ -208,6 +208,17 @@ static int command_line(lua_State *L) {
   return 1;
 }
 
+/* shown(value): the text of a value of a recipe for an error: of tables and objects what they are, without a call of
+ * a metamethod. */
+static int shown(lua_State *L) {
+  int type = lua_type(L, 1);
+  lua_settop(L, 1);
+  if (type == LUA_TNUMBER) lua_tostring(L, 1);
+  else if (type == LUA_TBOOLEAN) lua_pushstring(L, lua_toboolean(L, 1) ? "true" : "false");
+  else if (type != LUA_TSTRING) lua_pushstring(L, gbl_type_name(L, 1));
+  return 1;
+}
+
 /* scale_of(value): the scale of a GradScaler, and how many steps it skipped; nothing where value is none. */
 static int scale_of(lua_State *L) {
   gb_scaler_stats stats;
@@ -467,7 +478,8 @@ static const luaL_Reg functions[] = {
   { "why_unwritable", why_unwritable }, { "get_rng", get_rng }, { "set_rng", set_rng }, { "same_bits", same_bits },
       { "ops", ops }, { "methods", methods },
   { "kinds", kinds }, { "numerics", numerics }, { "float_format", float_format }, { "command_line", command_line },
-      { "scale_of", scale_of }, { "versions_of", versions_of }, { "has_library", has_library }, { NULL, NULL },
+      { "scale_of", scale_of }, { "shown", shown }, { "versions_of", versions_of },
+      { "has_library", has_library }, { NULL, NULL },
 };
 
 void gbl_open_native(lua_State *L) {

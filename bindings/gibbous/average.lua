@@ -231,7 +231,7 @@ local function new_average(name, model, options)
     fail(name .. ": avg_fn takes one average at a time and multi_avg_fn all of them; give one of the two")
   end
   if not (options.decay >= 0 and options.decay <= 1) then
-    fail(format("%s: 'decay' must be from 0 to 1, got %s; 0.999 is usual", name, tostring(options.decay)))
+    fail(format("%s: 'decay' must be from 0 to 1, got %s; 0.999 is usual", name, native.shown(options.decay)))
   end
   local mine = { name = name, model = model, options = options, n = 0, list = {}, applied = false }
   for i, entry in ipairs(tensors_of(model, options.use_buffers)) do

@@ -101,7 +101,7 @@ local function check_layer(shape)
     local size = rawget(shape, i)
     if math_type(size) ~= "integer" or size < 1 then
       fail_tune("a shape is { rows, inputs, outputs, dtype = \"bfloat16\" } with sizes from 1 on, got %s",
-        size == nil and "less than three" or tostring(size))
+        size == nil and "less than three" or native.shown(size))
     end
   end
 end

@@ -67,7 +67,7 @@ local function reader_of(dataset, who)
   end
   local n = #dataset
   if math_type(n) ~= "integer" or n < 0 then
-    fail(format("%s: the length of a dataset is a whole number, got %s", who, tostring(n)))
+    fail(format("%s: the length of a dataset is a whole number, got %s", who, native.shown(n)))
   end
   return n, function(i) return dataset:get(i) end
 end
@@ -98,7 +98,7 @@ local function subset(dataset, positions, who)
   for i = 1, #positions do
     local at = positions[i]
     if math_type(at) ~= "integer" then
-      fail(format("%s: [%d] of the positions is %s, no whole number", who, i, tostring(at)))
+      fail(format("%s: [%d] of the positions is %s, no whole number", who, i, native.shown(at)))
     end
     list[i] = position_of(at, count, who)
   end
@@ -151,7 +151,7 @@ local function part_sizes(lengths, count, who)
     local length = lengths[i]
     if type(length) ~= "number" or not (length >= 0 and length < math.huge) then
       fail(format("%s: [%d] of the lengths is %s; lengths are whole numbers or shares from 0 on", who, i,
-        tostring(length)))
+        native.shown(length)))
     end
     sum, sizes[i], whole = sum + length, length, whole and floor(length) == length
   end
@@ -165,7 +165,7 @@ local function part_sizes(lengths, count, who)
     for i = 1, n do sizes[i] = sizes[i] + left // n + (i <= left % n and 1 or 0) end
   elseif not whole or sum ~= count then
     fail(format("%s: the lengths sum to %s; they are shares that sum to 1, or whole numbers that sum to %d, the \z
-      number of samples", who, tostring(sum), count))
+      number of samples", who, native.shown(sum), count))
   end
   for i = 1, #sizes do sizes[i] = tointeger(sizes[i]) end
   return sizes

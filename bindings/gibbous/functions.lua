@@ -81,7 +81,7 @@ local function between(x, cuts, dim)
   for i = 1, #cuts do
     local cut = cuts[i]
     if math.type(cut) ~= "integer" then
-      fail(format("tensor_split: element %d of the list is %s; it is a whole number", i, tostring(cut)))
+      fail(format("tensor_split: element %d of the list is %s; it is a whole number", i, native.shown(cut)))
     end
     if cut < 0 then cut = cut + n end
     cut = math.max(0, math.min(cut, n))

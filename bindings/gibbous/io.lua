@@ -59,13 +59,13 @@ local function split(value, path, tensors, depth)
   for key, item in next, value do
     if math_type(key) == "integer" and not (key >= 1 and key <= #value) or type(key) ~= "string" and
       math_type(key) ~= "integer" then
-      fail(format("save_checkpoint: %s has the key %s; keys are strings, or 1 .. n of a list", path, tostring(key)))
+      fail(format("save_checkpoint: %s has the key %s; keys are strings, or 1 .. n of a list", path, native.shown(key)))
     end
     if key == "$tensor" or key == "$number" then
       fail(format("save_checkpoint: %s has the key %s, which is reserved", path, key))
     end
     if type(key) == "string" then check_utf8(key, format("the key %q of %s", key, path)) end
-    plain[key] = split(item, path .. "/" .. tostring(key), tensors, depth + 1)
+    plain[key] = split(item, path .. "/" .. native.shown(key), tensors, depth + 1)
   end
   return plain
 end
@@ -74,10 +74,10 @@ end
 local function join(plain, tensors)
   if type(plain) ~= "table" then return plain end
   local path = plain["$tensor"]
-  if path then return tensors[path] or fail(format("load_checkpoint: the tensor %s is missing", tostring(path))) end
+  if path then return tensors[path] or fail(format("load_checkpoint: the tensor %s is missing", native.shown(path))) end
   local number = plain["$number"]
   if number then return not_finite[number] or
-    fail(format("load_checkpoint: there is no number %s", tostring(number))) end
+    fail(format("load_checkpoint: there is no number %s", native.shown(number))) end
   local value = {}
   for key, item in next, plain do value[key] = join(item, tensors) end
   return value
@@ -87,7 +87,7 @@ end
 local function check_parts(who, method, parts)
   for name, part in next, parts do
     if type(name) ~= "string" then
-      fail(format("%s takes a table of parts by name, got the key %s", who, tostring(name)))
+      fail(format("%s takes a table of parts by name, got the key %s", who, native.shown(name)))
     end
     local is_object = type(part) == "table" or type(part) == "userdata" and not is_tensor(part)
     if name ~= "extra" and not (is_object and type(part[method]) == "function") then
@@ -137,7 +137,7 @@ end
 local function read_states(path, names)
   local tensors, metadata = load_tensors(path)
   if metadata.format ~= FORMAT then
-    fail(format("load_checkpoint: %s is not a checkpoint (format '%s')", path, tostring(metadata.format)))
+    fail(format("load_checkpoint: %s is not a checkpoint (format '%s')", path, native.shown(metadata.format)))
   end
   local tree, states = metadata.tree and json_decode(metadata.tree), {}
   if type(tree) ~= "table" then
@@ -163,7 +163,7 @@ local function put_back(changed)
   for i = #changed, 1, -1 do
     local entry = changed[i]
     local ok, why = pcall(entry.load, entry.part, entry.before)
-    if not ok then text = text .. format("\nand '%s' could not be put back: %s", entry.name, tostring(why)) end
+    if not ok then text = text .. format("\nand '%s' could not be put back: %s", entry.name, native.shown(why)) end
   end
   return text
 end

@@ -325,7 +325,7 @@ gb.optim.LBFGS = define("gb.optim.LBFGS(params: any; lr: number = 1, max_iter: i
     history_size = 1 } do
     local value = options[name]
     if value and not (value >= least and value < huge) then
-      fail(format("LBFGS: '%s' is %s; it must be at least %d", name, tostring(value), least))
+      fail(format("LBFGS: '%s' is %s; it must be at least %d", name, native.shown(value), least))
     end
   end
   local mine = { params = parameters_of(params), options = copy(options), numel = 0, iterations = 0, evaluations = 0,

@@ -123,7 +123,7 @@ local function matrix_norm(name, x, ord, dim, options)
   local norm = matrix_norms[ord]
   if not norm then
     fail(format("linalg.%s: ord %s is no norm of a matrix; it is 'fro', 'nuc', 1, -1, 2, -2, math.huge or -math.huge",
-      name, tostring(ord)))
+      name, native.shown(ord)))
   end
   if type(dim) ~= "table" or #dim ~= 2 then
     fail(format("linalg.%s: a matrix has two dimensions; give dim = { rows, columns }", name))

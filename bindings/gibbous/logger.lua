@@ -43,7 +43,7 @@ local function numbers_of(values)
   local names, numbers = {}, {}
   for name, value in next, values do
     if type(name) ~= "string" or name == "" then
-      fail(format("Logger:log takes values by name, got one with the name '%s' (%s)", tostring(name), type(name)))
+      fail(format("Logger:log takes values by name, got one with the name '%s' (%s)", native.shown(name), type(name)))
     end
     names[#names + 1] = name
     numbers[name] = number_of(name, value)
@@ -337,7 +337,8 @@ Logger.hparams = define("Logger:hparams(values: table, metrics?: table): The hyp
     for name, value in next, values do
       local kind = type(value)
       if type(name) ~= "string" or kind ~= "number" and kind ~= "string" and kind ~= "boolean" then
-        fail(format("Logger:hparams takes numbers, strings and booleans by name; '%s' is a %s", tostring(name), kind))
+        fail(format("Logger:hparams takes numbers, strings and booleans by name; '%s' is a %s", native.shown(name),
+          kind))
       end
       names[#names + 1] = check_tag("hparams", name)
     end

@@ -123,7 +123,7 @@ local function set_groups(mine, groups)
       local initial = values[g].initial_lr
       if initial ~= nil and not (type(initial) == "number" and initial >= 0 and initial < math.huge) then
         fail(format("load_state_dict: initial_lr of group %d of the state is %s; it is a number from 0", g,
-          tostring(initial)))
+          native.shown(initial)))
       end
       for name in next, before[g] do
         if name ~= "initial_lr" and values[g][name] ~= nil then mine.native:set(g, name, values[g][name]) end
@@ -161,7 +161,7 @@ local function load_states(mine, state)
     fail("load_state_dict takes what an optimizer's state_dict gave")
   end
   if state.kind ~= mine.name then
-    fail(format("load_state_dict: the state is of %s, the optimizer is %s", tostring(state.kind), mine.name))
+    fail(format("load_state_dict: the state is of %s, the optimizer is %s", native.shown(state.kind), mine.name))
   end
   local params = mine.native:params()
   if #state.state ~= #params or #state.groups ~= #mine.groups then
@@ -280,7 +280,7 @@ gb.optim.groups = define("gb.optim.groups(model: module; weight_decay: number = 
   local decayed = { params = {}, names = {}, weight_decay = options.weight_decay }
   local plain = { params = {}, names = {}, weight_decay = 0 }
   if not (options.weight_decay >= 0 and options.weight_decay < math.huge) then
-    fail(format("groups: 'weight_decay' must be 0 or more, got %s", tostring(options.weight_decay)))
+    fail(format("groups: 'weight_decay' must be 0 or more, got %s", native.shown(options.weight_decay)))
   end
   local exclude = options.exclude or {}
   for i = 1, #exclude do

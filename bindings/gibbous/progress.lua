@@ -36,7 +36,7 @@ function native.seconds_of(what, value)
   end
   if type(seconds) ~= "number" or not (seconds > 0 and seconds < huge) then
     fail(format("%s must be seconds above 0, or a text such as \"00:12:00:00\" (days, hours, minutes, seconds), got %s",
-      what, tostring(value)))
+      what, native.shown(value)))
   end
   return seconds
 end

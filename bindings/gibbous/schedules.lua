@@ -40,7 +40,7 @@ local MOST_STEPS = 1 << 53 -- that happened: more are no exact number
 -- Raise unless the option is what it must be.
 local function must(mine, name, is_so, what)
   if not is_so then
-    fail(format("lr.%s: '%s' must be %s, got %s", mine.name, name, what, tostring(mine.options[name])))
+    fail(format("lr.%s: '%s' must be %s, got %s", mine.name, name, what, native.shown(mine.options[name])))
   end
 end
 
@@ -77,7 +77,7 @@ end
 local function check_rate(mine, rate, t, i)
   if type(rate) == "number" and rate >= 0 and rate < huge then return rate end
   fail(format("lr.%s: the rate of group %d at step %d is %s; it must be a number from 0: look at the options and \z
-    functions it is made of", mine.name, i, t, tostring(rate)))
+    functions it is made of", mine.name, i, t, native.shown(rate)))
 end
 
 -- Momentum is an option of its own, or the first of the betas.
@@ -165,7 +165,7 @@ local function number_of(mine, metric)
   if type(metric) ~= "number" then metric = metric:item() end
   if type(metric) ~= "number" or metric ~= metric then
     fail(format("step: the metric is %s; leave such an epoch out, or give math.huge or -math.huge, the worst there is",
-      tostring(metric)))
+      native.shown(metric)))
   end
   return metric
 end
@@ -210,7 +210,7 @@ local function base_of_state(mine, given)
     local rate = given[i]
     if rate ~= nil and not (type(rate) == "number" and rate >= 0 and rate < huge) then
       fail(format("schedule: the learning rate of group %d of the state is %s; it is a number from 0", i,
-        tostring(rate)))
+        native.shown(rate)))
     end
     base[i] = rate or base[i]
   end
@@ -229,7 +229,7 @@ local function numbers_of_state(mine, fresh, given)
     for i = 1, n do
       local number = list[i]
       if type(number) ~= "number" or number ~= number or is_list and not (number >= 0 and number < huge) then
-        fail(format("schedule: %s of the state is %s; it is a number%s", name, tostring(number),
+        fail(format("schedule: %s of the state is %s; it is a number%s", name, native.shown(number),
           is_list and " from 0" or ""))
       end
     end
@@ -344,7 +344,7 @@ local function check_milestones(mine, list, least)
     local step, before = list[k], list[k - 1] or 0
     if math_type(step) ~= "integer" or step <= before then
       fail(format("lr.%s: 'milestones' must be whole numbers above 0 that rise, but [%d] is %s%s", mine.name, k,
-        tostring(step), k > 1 and format(" after %d", before) or ""))
+        native.shown(step), k > 1 and format(" after %d", before) or ""))
     end
   end
 end
@@ -440,7 +440,7 @@ schedule("WarmupStableDecay", "gb.optim.lr.WarmupStableDecay(optimizer: optimize
   function(o, mine)
     o.decay_steps = o.decay_steps or o.steps / 10
     local in_range = o.decay_steps > 0 and o.decay_steps <= o.steps
-    must(mine, "decay_steps", in_range, format("above 0 and at most steps = %s", tostring(o.steps)))
+    must(mine, "decay_steps", in_range, format("above 0 and at most steps = %s", native.shown(o.steps)))
   end)
 
 -- ====}
@@ -533,7 +533,7 @@ local function check_groups(mine, name, below)
     local number = of_group(mine, name, i)
     if type(number) ~= "number" or not (number >= 0 and number < below) then
       local bound = below < huge and format(", below %g", below) or ""
-      fail(format("lr.%s: '%s' must be a number from 0%s, got %s", mine.name, name, bound, tostring(number)))
+      fail(format("lr.%s: '%s' must be a number from 0%s, got %s", mine.name, name, bound, native.shown(number)))
     end
   end
 end
@@ -633,7 +633,7 @@ local function height_of(t, o)
   local height = x <= ratio and x / ratio or (x - 1) / (ratio - 1)
   local scale = o.scale(o.scale_mode == "cycle" and cycle or t, o)
   if type(scale) ~= "number" or scale ~= scale then
-    fail(format("lr.Cyclic: scale_fn gives a number, got %s", tostring(scale)))
+    fail(format("lr.Cyclic: scale_fn gives a number, got %s", native.shown(scale)))
   end
   return height * scale
 end

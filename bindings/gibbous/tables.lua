@@ -49,7 +49,7 @@ data.Preparation = define("gb.data.Preparation(options?: table) -> any: What a t
     end
     for name in next, options do
       if not known[name] then
-        fail(format("Preparation: unknown option '%s'%s", tostring(name), type(name) == "string" and
+        fail(format("Preparation: unknown option '%s'%s", native.shown(name), type(name) == "string" and
           native.nearest(name, known) or "; options have names, as { target = \"price\" }"))
       end
     end

@@ -73,12 +73,12 @@ local function checked(given)
   for name, value in next, given do
     local row = type(name) == "string" and known[name]
     if not row then
-      fail(format("Trainer: there is no option '%s'%s", tostring(name), type(name) == "string" and
+      fail(format("Trainer: there is no option '%s'%s", native.shown(name), type(name) == "string" and
         native.nearest(name, known) or ""))
     end
     if not row[1](value) then
       local is_shown = type(value) == "number" or type(value) == "string" or type(value) == "boolean"
-      fail(format("Trainer: '%s' must be %s, got %s", name, row[2], is_shown and tostring(value) or
+      fail(format("Trainer: '%s' must be %s, got %s", name, row[2], is_shown and native.shown(value) or
         "a " .. type(value)))
     end
     options[name] = value
@@ -114,7 +114,7 @@ local function callbacks_of(on)
     list[i] = copy(hooks)
     for name, fn in next, list[i] do
       if not events[name] then
-        fail(format("Trainer: 'on' has no event '%s'%s", tostring(name), type(name) == "string" and
+        fail(format("Trainer: 'on' has no event '%s'%s", native.shown(name), type(name) == "string" and
           native.nearest(name, events) or ""))
       end
       if not is_function(fn) then fail(format("Trainer: 'on.%s' is a %s, no function", name, type(fn))) end
@@ -237,7 +237,7 @@ gb.Trainer = define("gb.Trainer(options: table) -> trainer: The loop around trai
   for name, value in next, mine.limit do
     if not (name == "train" or name == "validate" or name == "predict") or not is_limit(value) then
       fail(format("Trainer: 'limit' has train, validate and predict, each a number of batches or a share up to 1.0; \z
-        got %s = %s", tostring(name), tostring(value)))
+        got %s = %s", native.shown(name), native.shown(value)))
     end
   end
   mine.spikes = trainer.spike_options(mine.spikes)

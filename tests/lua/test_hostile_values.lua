@@ -98,6 +98,42 @@ describe("signatures of what makes tensors", function()
   end)
 end)
 
+describe("the text of an error", function()
+  local nn, optim = gb.nn, gb.optim
+  local asked = 0
+  local value = setmetatable({}, { __tostring = function()
+    asked = asked + 1
+    error("asked")
+  end })
+  local function parameter() return nn.Parameter(gb.ones(1)) end
+  local calls = {
+    ["a field's name"] = function()
+      local module = nn.Linear(1, 1)
+      module[value] = parameter()
+      module[value] = gb.ones(1)
+    end,
+    ["a rate"] = function()
+      optim.lr.Lambda(optim.SGD({ parameter() }, { lr = 1 }), function() return value end):step()
+    end,
+    ["a metric"] = function() optim.lr.ReduceOnPlateau(optim.SGD({ parameter() }, { lr = 1 })):step(value) end,
+    ["the name of an option"] = function() gb.Trainer(nn.Linear(1, 1), { [value] = 1 }) end,
+    ["the value of an option"] = function() gb.Trainer(nn.Linear(1, 1), { epochs = value }) end,
+    ["a length"] = function() return #gb.data.Dataset { length = function() return value end, get = print } end,
+    ["a place to split"] = function() gb.tensor_split(gb.ones(4), { value }) end,
+    ["the kind of a state"] = function() optim.SGD({ parameter() }, { lr = 1 }):load_state_dict { kind = value } end,
+    ["the name of a tensor"] = function() nn.Linear(1, 1):load_state_dict { [value] = gb.ones(1) } end,
+    ["the length of a sequence"] = function() nn.utils.rnn.unpad_sequence(gb.ones(2, 2), { value, 1 }) end,
+  }
+  for name, call in pairs(calls) do
+    it("asks no metamethod: " .. name, function()
+      local ok, why = pcall(call)
+      expect(ok):to_be(false)
+      expect(type(why)):to_be("string")
+      expect(asked):to_be(0)
+    end)
+  end
+end)
+
 describe("checkpoints and JSON", function()
   local path = os.tmpname()
   it("read tables past metatables, and keep what is weak", function()

@@ -233,7 +233,7 @@ function Embedding:extra() return format("%d x %d", self.weight:size(1), self.we
 local Dropout = layer("gb.nn.Dropout(p: number = 0.5) -> module: In training, zero each element with probability p \z
   and scale the rest by 1 / (1 - p). Errors: p outside 0 .. 1. Example: local y = gb.nn.Dropout(0.1)(x)",
   function(self, p)
-  if not (p >= 0 and p <= 1) then fail(format("Dropout: p lies between 0 and 1, got %s", tostring(p))) end
+  if not (p >= 0 and p <= 1) then fail(format("Dropout: p lies between 0 and 1, got %s", native.shown(p))) end
   self.p = p
 end)
 function Dropout:forward(x, more)
@@ -266,7 +266,7 @@ F.gumbel_softmax = define("gb.nn.functional.gumbel_softmax(x: tensor, tau: numbe
   = -1;) -> tensor: softmax along dim of (x + Gumbel noise) / tau: a draw that has a gradient. hard: 1 at the \z
   largest element, 0 elsewhere, with the gradient of the soft one. Errors: tau that is not above 0. Example: local y \z
   = F.gumbel_softmax(x)", "strict", function(x, tau, hard, dim)
-  if not (tau > 0) then fail(format("gumbel_softmax: tau must be above 0, got %s", tostring(tau))) end
+  if not (tau > 0) then fail(format("gumbel_softmax: tau must be above 0, got %s", native.shown(tau))) end
   local noise = gb.rand_like(x):log():neg():log():neg()
   local y = F.softmax((x + noise) / tau, dim)
   if not hard then return y end

@@ -78,7 +78,7 @@ local function assign(self, key, value)
   if gb.is_tensor(value) and native.is_parameter(held) and not native.is_parameter(value) then
     fail(format("%s.%s is a parameter, and a plain tensor in its place would not be trained; copy values with \z
       %s:copy_(tensor) inside gb.no_grad, "
-      .. "or assign gb.nn.Parameter(tensor)", class.__name, tostring(key), tostring(key)))
+      .. "or assign gb.nn.Parameter(tensor)", class.__name, native.shown(key), native.shown(key)))
   end
   if values._buffers[key] then
     if native.is_parameter(value) then values._buffers[key] = nil
@@ -335,7 +335,7 @@ local function sorted_keys(table_)
   for key in pairs(table_) do
     if not (math.type(key) == "integer" and key >= 1 and key <= #table_) then keys[#keys + 1] = key end
   end
-  sort(keys, function(a, b) return tostring(a) < tostring(b) end)
+  sort(keys, function(a, b) return native.shown(a) < native.shown(b) end)
   return keys
 end
 
@@ -361,7 +361,7 @@ local function visit_table(value, name, path, seen, found, level)
   check_depth(level)
   for i = 1, #value do visit(value[i], name .. "." .. (i - 1), path .. "[" .. i .. "]", seen, found, level + 1) end
   for _, key in ipairs(sorted_keys(value)) do
-    visit(value[key], name .. "." .. tostring(key), path .. "." .. tostring(key), seen, found, level + 1)
+    visit(value[key], name .. "." .. native.shown(key), path .. "." .. native.shown(key), seen, found, level + 1)
   end
 end
 
@@ -374,8 +374,8 @@ local function visit_module(module, name, path, seen, found, level)
   for _, key in ipairs(values_of(module)._order) do
     local value = rawget(values_of(module), key)
     local array = math.type(key) == "integer"
-    local part = array and tostring(key - 1) or tostring(key)
-    local step = array and ("[" .. key .. "]") or ((path == "" and "" or ".") .. tostring(key))
+    local part = array and native.shown(key - 1) or native.shown(key)
+    local step = array and ("[" .. key .. "]") or ((path == "" and "" or ".") .. native.shown(key))
     if value ~= nil and values_of(module)._buffers[key] then
       if not seen[value] then
         seen[value] = true
@@ -671,8 +671,8 @@ method("Module:share(other: module) -> module: Use other's parameters and buffer
       local mine, theirs = rawget(own, key), rawget(given, key)
       if native.is_parameter(mine) or own._buffers[key] and mine then
         if not gb.is_tensor(theirs) or concat(mine.shape, "x") ~= concat(theirs.shape, "x") then
-          fail(format("Module:share: %s has shape %s here and %s in the other", tostring(key), concat(mine.shape, "x"),
-            gb.is_tensor(theirs) and concat(theirs.shape, "x") or "none"))
+          fail(format("Module:share: %s has shape %s here and %s in the other", native.shown(key),
+            concat(mine.shape, "x"), gb.is_tensor(theirs) and concat(theirs.shape, "x") or "none"))
         end
         plan[#plan + 1] = { own, key, theirs }
       elseif is_module(mine) and not seen[mine] then
@@ -745,10 +745,10 @@ local function plan_load(self, state)
   for name in next, state do
     if not known[name] then others[#others + 1] = name end
   end
-  sort(others, function(a, b) return tostring(a) < tostring(b) end)
+  sort(others, function(a, b) return native.shown(a) < native.shown(b) end)
   for _, name in ipairs(others) do
     local value = type(name) == "string" and named(self, name)
-    if not held[value] then unexpected[#unexpected + 1] = tostring(name)
+    if not held[value] then unexpected[#unexpected + 1] = native.shown(name)
     elseif not from[value] then from[value] = name
     else
       local a, b = checked(state, from[value], value), checked(state, name, value)
@@ -820,10 +820,10 @@ local function draw(module, label, indent, lines, seen)
     elseif type(value) == "table" and is_plain(value) and not seen[value] then
       seen[value] = true
       for i = 1, #value do below(value[i], name .. "[" .. i .. "]") end
-      for _, key in ipairs(sorted_keys(value)) do below(value[key], name .. "." .. tostring(key)) end
+      for _, key in ipairs(sorted_keys(value)) do below(value[key], name .. "." .. native.shown(key)) end
     end
   end
-  for key, value in each_field(module) do below(value, math.type(key) and "[" .. key .. "]" or tostring(key)) end
+  for key, value in each_field(module) do below(value, math.type(key) and "[" .. key .. "]" or native.shown(key)) end
 end
 
 method("Module:describe() -> string: The tree of modules with parameter counts and dtypes, as tostring shows it. \z

@@ -295,7 +295,7 @@ local function fractional(who, x, kernel, o, places)
     local n = shape[d + 2]
     if ratios then
       if type(ratios[d]) ~= "number" or not (ratios[d] > 0 and ratios[d] < 1) then
-        fail(format("%s: output_ratio lies between 0 and 1, got %s", who, tostring(ratios[d])))
+        fail(format("%s: output_ratio lies between 0 and 1, got %s", who, native.shown(ratios[d])))
       end
       wanted[d] = floor(n * ratios[d])
     end

@@ -141,7 +141,7 @@ local function lengths_of(lengths, time, batch, who)
   for i, length in ipairs(lengths) do
     if math.type(length) ~= "integer" or length < 0 or length > time then
       fail(format("%s: lengths[%d] is %s, a length is a whole number from 0 to %d, the time steps of x", who, i,
-        tostring(length), time))
+        native.shown(length), time))
     end
   end
   return gb.tensor(lengths, { dtype = "int64", device = "cpu" })
@@ -353,7 +353,7 @@ local function recurrent(name, more, text)
     dropout: of the outputs of each layer but the last. Errors: dropout outside 0 .. 1. Example: local y, state = \z
     gb.nn.%s(4, 8)(gb.rand(5, 2, 4))", name, more, text, name), function(self, input_size, hidden_size, o)
     if not (o.dropout >= 0 and o.dropout <= 1) then
-      fail(format("%s: dropout lies between 0 and 1, got %s", name, tostring(o.dropout)))
+      fail(format("%s: dropout lies between 0 and 1, got %s", name, native.shown(o.dropout)))
     end
     local projected = o.proj_size and o.proj_size > 0
     if projected and o.proj_size >= hidden_size then

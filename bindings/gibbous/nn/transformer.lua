@@ -19,7 +19,7 @@ local function inner(name)
 end
 
 local function check_share(who, name, p)
-  if not (p >= 0 and p <= 1) then fail(format("%s: %s lies between 0 and 1, got %s", who, name, tostring(p))) end
+  if not (p >= 0 and p <= 1) then fail(format("%s: %s lies between 0 and 1, got %s", who, name, native.shown(p))) end
 end
 
 local function check_heads(who, size, heads)

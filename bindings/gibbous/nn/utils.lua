@@ -54,7 +54,7 @@ utils.get_total_norm = define("gb.nn.utils.get_total_norm(tensors: tensors, norm
   function(tensors, norm_type, error_if_nonfinite)
     if not (norm_type > 0) then
       fail(format("get_total_norm: norm_type is %s; it must be above 0 (2, or math.huge for the largest element)",
-        tostring(norm_type)))
+        native.shown(norm_type)))
     end
     if is_tensor(tensors) then tensors = { tensors } end
     native.check_scales("get_total_norm", tensors)
@@ -73,7 +73,7 @@ utils.get_total_norm = define("gb.nn.utils.get_total_norm(tensors: tensors, norm
     local total = gb.stack(norms):norm(norm_type)
     if error_if_nonfinite and not total:isfinite():item() then
       fail(format("get_total_norm: the norm is %s; look for inf or NaN in the loss, or leave error_if_nonfinite out",
-        tostring(total:item())))
+        native.shown(total:item())))
     end
     return total
   end)
@@ -85,7 +85,7 @@ utils.clip_grads_with_norm_ = define("gb.nn.utils.clip_grads_with_norm_(paramete
   gb.nn.utils.clip_grads_with_norm_(model:parameters(), 1.0, \z
   2.5)", "strict", function(parameters, max_norm, total_norm)
   if not (max_norm >= 0) then
-    fail(format("clip_grads_with_norm_: max_norm is %s; it must be 0 or more", tostring(max_norm)))
+    fail(format("clip_grads_with_norm_: max_norm is %s; it must be 0 or more", native.shown(max_norm)))
   end
   if is_tensor(total_norm) and total_norm:numel() ~= 1 then
     fail(format("clip_grads_with_norm_: total_norm has %d elements; it is one number, as get_total_norm gives",
@@ -234,7 +234,7 @@ utils.rnn.unpad_sequence = define("gb.nn.utils.rnn.unpad_sequence(padded: tensor
   end
   for i, n in ipairs(sizes) do
     if math.type(n) ~= "integer" or n < 0 or n > padded:size(time) then
-      fail(format("unpad_sequence: length %d is %s; it is 0 .. %d", i, tostring(n), padded:size(time)))
+      fail(format("unpad_sequence: length %d is %s; it is 0 .. %d", i, native.shown(n), padded:size(time)))
     end
     list[i] = padded:select(batch, i):narrow(1, 1, n)
   end

@@ -160,7 +160,7 @@ local function dropout(name, op, text, example)
   local class = layer(format("gb.nn.%s(p: number = 0.5) -> module: In training, %s. Errors: p outside 0 .. 1. \z
     Example: local y = gb.nn.%s(0.1)(%s)",
     name, text, name, example), function(self, p)
-    if not (p >= 0 and p <= 1) then fail(format("%s: p lies between 0 and 1, got %s", name, tostring(p))) end
+    if not (p >= 0 and p <= 1) then fail(format("%s: p lies between 0 and 1, got %s", name, native.shown(p))) end
     self.p = p
   end)
   forward(class, function(self, x)
