@@ -3,7 +3,8 @@
  * A key is a position, a tensor, or a table with an item per dimension: a position selects (the dimension goes), {} is
  * all, {a, b} and {a, b, step} are ranges with both ends included, a tensor picks. Positions count from 1, -1 is the
  * last; integers inside tensors count from 0; a bool tensor is a mask over the dimensions it covers. Selections and
- * ranges are views, so an assignment writes through them. */
+ * ranges are views, so an assignment writes through them. Several tensors broadcast, and name elements together, as in
+ * PyTorch: their shape stands where the first of them did if they are beside each other, else in front. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -13,11 +14,12 @@
 typedef struct cursor {
   int dim;               /* of the view, that the next item is about */
   int item;              /* of the key, counted from 1, for error texts */
-  gb_tensor *picked;     /* the key's tensor, borrowed; or NULL */
-  int picked_dim;
+  int n;                 /* how many tensors the key has */
+  gb_tensor *picked[GB_MAX_NDIM]; /* these, borrowed */
+  int picked_dim[GB_MAX_NDIM];    /* the dims of the view, from 0, that they begin at */
 } cursor;
 
-enum { KEPT = 4 }; /* the place on the stack of the key's tensor, above tensor, key and value */
+enum { KEPT = 4 }; /* the place on the stack of the key's tensor, or a list of several, above tensor, key and value */
 
 static gb_tensor *top(lua_State *L) { return gbl_check_tensor(L, lua_gettop(L)); }
 
@@ -82,6 +84,19 @@ static void range_item(lua_State *L, cursor *c, int item) {
   c->dim++;
 }
 
+/* Hold the key's tensor at index `item`: the key may be a weak table. */
+static void keep(lua_State *L, const cursor *c, int item) {
+  if (c->n == 1) {
+    lua_newtable(L);
+    lua_pushvalue(L, KEPT);
+    lua_rawseti(L, -2, 1);
+    lua_replace(L, KEPT);
+  }
+  lua_pushvalue(L, item);
+  if (c->n == 0) lua_replace(L, KEPT);
+  else lua_rawseti(L, KEPT, c->n + 1);
+}
+
 /* One item of the key, at the top of the stack; removed, and the view below it moved on. Views between the tensor at 1
  * and the last one end at once. */
 static void take_item(lua_State *L, cursor *c) {
@@ -90,12 +105,10 @@ static void take_item(lua_State *L, cursor *c) {
   gb_tensor *picked = gbl_test_tensor(L, item);
   lua_pushvalue(L, item - 1);
   if (picked) {
-    lua_pushvalue(L, item); /* the key may be a weak table */
-    lua_replace(L, KEPT);
-    if (c->picked) gbl_error(L, "an index holds at most one tensor; use gather, index_select or several steps");
     size_here(L, c);
-    c->picked = picked;
-    c->picked_dim = c->dim;
+    keep(L, c, item);
+    c->picked[c->n] = picked;
+    c->picked_dim[c->n++] = c->dim;
     c->dim += picked->dtype == GB_BOOL ? picked->ndim : 1;
   } else if (gbl_test_integer(L, item, &position)) select_item(L, c, position);
   else if (lua_type(L, item) == LUA_TTABLE) range_item(L, c, item);
@@ -185,14 +198,114 @@ static void pick_by_integers(lua_State *L, int dim, gb_tensor *index) {
   else if (index->ndim > 1) gbl_step(L, GB_OP_unflatten, shaped, true);
 }
 
+/* Push t op an integer. */
+static gb_tensor *push_with(lua_State *L, gb_op op, gb_tensor *t, int64_t number) {
+  gbl_box *wrapped = gbl_new_tensor(L);
+  gbl_check_status(L, gb_tensor_wrap_integer(gb_tensor_context(t), number, &wrapped->tensor));
+  gbl_push_op(L, op, (gb_tensor *[]){ t, wrapped->tensor }, 2, NULL);
+  return top(L);
+}
+
+/* Push what one of two masks marks; x: NULL where there is none. */
+static gb_tensor *push_either(lua_State *L, gb_tensor *x, gb_tensor *y) {
+  if (!x) return y;
+  gbl_push_op(L, GB_OP_logical_or, (gb_tensor *[]){ x, y }, 2, NULL);
+  return top(L);
+}
+
+/* Push tensor k of the key as int64: the places of a mask are taken one by one. */
+static gb_tensor *push_integers(lua_State *L, const gb_tensor *x, const cursor *c, int k) {
+  gb_tensor *picked = c->picked[k];
+  gb_attr dtype = gb_attr_int(GB_INT64);
+  if (gb_dtype_is_float(gb_tensor_dtype(picked)))
+    gbl_error(L, "an index tensor holds integers, or is a mask of bool; tensor %d of the index is %s", k + 1,
+              gb_dtype_name(gb_tensor_dtype(picked)));
+  if (picked->dtype == GB_BOOL) {
+    if (picked->ndim != 1) gbl_error(L, "a mask of several dimensions is the only tensor of an index");
+    check_mask(L, x, picked, c->picked_dim[k]);
+    push_places(L, picked);
+  } else gbl_push_op(L, GB_OP_cast, &picked, 1, &dtype);
+  return top(L);
+}
+
+/* On the CPU, raise where tensor k of the key names no place of its dimension. */
+static void check_places(lua_State *L, gb_tensor *index, int k, int64_t size) {
+  int64_t ends[2];
+  if (index->numel == 0) return;
+  for (int i = 0; i < 2; i++) {
+    gbl_push_op(L, i ? GB_OP_amax : GB_OP_amin, &index, 1, NULL);
+    gbl_check_status(L, gb_tensor_item(top(L), NULL, &ends[i]));
+    lua_pop(L, 1);
+  }
+  if (ends[0] < 0 || ends[1] >= size)
+    gbl_error(L, "index %" PRId64 " of tensor %d of the index is out of range: its dimension has size %" PRId64
+              ", and integers in tensors count from 0", ends[0] < 0 ? ends[0] : ends[1], k + 1, size);
+}
+
+/* Push where the key's tensors lead together: places in all of their dimensions as one. On a device, which is not
+ * waited for, a place that there is not becomes -1, which its kernels report. */
+static gb_tensor *push_together(lua_State *L, const gb_tensor *x, const cursor *c) {
+  const bool on_cpu = gb_tensor_device(x).type == GB_CPU;
+  int64_t sizes[GB_MAX_NDIM];
+  int ndim = 0;
+  gb_tensor *total = NULL, *wrong = NULL;
+  for (int k = 0; k < c->n; k++) {
+    char a[96], b[96];
+    const int64_t size = x->shape[c->picked_dim[k]];
+    gb_tensor *index = push_integers(L, x, c, k);
+    const int before = ndim;
+    if (!gb_broadcast(&ndim, sizes, index->ndim, index->shape))
+      gbl_error(L, "the tensors of an index have the shapes %s and %s, which do not broadcast",
+                gb_shape_text(before, sizes, a, sizeof a), gb_shape_text(index->ndim, index->shape, b, sizeof b));
+    if (on_cpu) check_places(L, index, k, size);
+    else wrong = push_either(L, wrong, push_either(L, push_with(L, GB_OP_lt, index, 0),
+                                                   push_with(L, GB_OP_ge, index, size)));
+    if (total) {
+      gb_tensor *sum[] = { push_with(L, GB_OP_mul, total, size), index };
+      gbl_push_op(L, GB_OP_add, sum, 2, NULL);
+      total = top(L);
+    } else total = index;
+  }
+  gb_attr none = gb_attr_num(-1);
+  if (wrong) gbl_push_op(L, GB_OP_masked_fill, (gb_tensor *[]){ total, wrong }, 2, &none);
+  return wrong ? top(L) : total;
+}
+
+/* Are the key's tensors beside each other? */
+static bool is_together(const cursor *c) { return c->picked_dim[c->n - 1] - c->picked_dim[0] == c->n - 1; }
+
+/* Push x with the key's dimensions beside each other, from `place` on. */
+static void push_gathered(lua_State *L, gb_tensor *x, const cursor *c, int place) {
+  int64_t order[GB_MAX_NDIM];
+  for (int i = 0, at = 0, k = 0; i < x->ndim; i++) {
+    if (at == place) for (int j = 0; j < c->n; j++) order[at++] = c->picked_dim[j];
+    if (k < c->n && c->picked_dim[k] == i) k++;
+    else order[at++] = i;
+  }
+  gb_attr dims = gb_attr_ints(x->ndim, order);
+  gbl_push_op(L, GB_OP_permute, &x, 1, &dims);
+}
+
+static void pick_by_several(lua_State *L, const cursor *c) {
+  gb_tensor *x = top(L);
+  const int place = is_together(c) ? c->picked_dim[0] : 0;
+  luaL_checkstack(L, 16 * GB_MAX_NDIM, "index");
+  gb_tensor *together = push_together(L, x, c);
+  push_gathered(L, x, c, place);
+  gb_attr joined[] = { gb_attr_int(place), gb_attr_int(place + c->n - 1) };
+  gbl_step(L, GB_OP_flatten, joined, true);
+  pick_by_integers(L, place, together);
+}
+
 int gbl_index_get(lua_State *L) {
   gbl_upvalue(L);
   gbl_check_tensor(L, 1);
   lua_settop(L, 2);
   lua_settop(L, KEPT);
   cursor c = walk(L);
-  if (c.picked && c.picked->dtype == GB_BOOL) pick_by_mask(L, c.picked_dim, c.picked);
-  else if (c.picked) pick_by_integers(L, c.picked_dim, c.picked);
+  if (c.n > 1) pick_by_several(L, &c);
+  else if (c.n && c.picked[0]->dtype == GB_BOOL) pick_by_mask(L, c.picked_dim[0], c.picked[0]);
+  else if (c.n) pick_by_integers(L, c.picked_dim[0], c.picked[0]);
   return 1;
 }
 
@@ -293,24 +406,62 @@ static void assign_masked(lua_State *L, gb_tensor *mask) {
   assign(L, GB_OP_masked_scatter, (gb_tensor *[]){ view, over, top(L) }, 3, NULL);
 }
 
+/* Push the value for picks of shape `index` that stand behind `place` dims: these shape the value's first dims then. */
+static gb_tensor *push_in_front(lua_State *L, const gb_tensor *view, const cursor *c, int place,
+                                const gb_tensor *index, gb_tensor *value) {
+  int64_t sizes[GB_MAX_NDIM], order[GB_MAX_NDIM];
+  const int rest = view->ndim - place - c->n, ndim = place + index->ndim + rest;
+  if (ndim > GB_MAX_NDIM) gbl_error(L, "the index picks something of %d dimensions; there are %d", ndim, GB_MAX_NDIM);
+  for (int i = 0; i < ndim; i++) {
+    sizes[i] = i < place ? view->shape[i]
+        : i < place + index->ndim ? index->shape[i - place] : view->shape[i - index->ndim + c->n];
+    order[i] = i < index->ndim ? place + i : i < index->ndim + place ? i - index->ndim : i;
+  }
+  gb_attr shape = gb_attr_ints(ndim, sizes), dims = gb_attr_ints(ndim, order);
+  gbl_push_op(L, GB_OP_expand, &value, 1, &shape);
+  gbl_step(L, GB_OP_permute, &dims, true);
+  return top(L);
+}
+
+/* Where the key's dimensions do not lie as one, a copy is written and brought back. */
+static void assign_several(lua_State *L, const cursor *c) {
+  gb_tensor *view = top(L), *value = value_as_tensor(L, view);
+  const int place = is_together(c) ? c->picked_dim[0] : 0;
+  luaL_checkstack(L, 16 * GB_MAX_NDIM, "index");
+  gb_tensor *together = push_together(L, view, c);
+  if (place > 0 && value->ndim > 0) value = push_in_front(L, view, c, place, together, value);
+  push_gathered(L, view, c, 0);
+  gb_tensor *gathered = top(L);
+  gb_attr joined[] = { gb_attr_int(0), gb_attr_int(c->n - 1) };
+  gbl_push_op(L, GB_OP_flatten, &gathered, 1, joined);
+  gb_tensor *flat = top(L);
+  assign(L, GB_OP_index_put, (gb_tensor *[]){ flat, together, value }, 3, NULL);
+  if (flat->storage == view->storage) return;
+  gb_attr parted[] = { gb_attr_int(0), gb_attr_ints(c->n, gathered->shape) };
+  gbl_step(L, GB_OP_unflatten, parted, true);
+  assign(L, GB_OP_copy, (gb_tensor *[]){ gathered, top(L) }, 2, NULL);
+}
+
 int gbl_index_set(lua_State *L) {
   gbl_check_tensor(L, 1);
   lua_settop(L, 3);
   lua_settop(L, KEPT);
   cursor c = walk(L);
-  if (!c.picked) assign_all(L);
-  else if (c.picked->dtype != GB_BOOL) assign_picked(L, c.picked_dim, c.picked);
+  gb_tensor *picked = c.n ? c.picked[0] : NULL;
+  if (!picked) assign_all(L);
+  else if (c.n > 1) assign_several(L, &c);
+  else if (picked->dtype != GB_BOOL) assign_picked(L, c.picked_dim[0], picked);
   else {
-    check_mask(L, top(L), c.picked, c.picked_dim);
-    if (c.picked->ndim > 1) {
-      if (c.picked_dim > 0)
+    check_mask(L, top(L), picked, c.picked_dim[0]);
+    if (picked->ndim > 1) {
+      if (c.picked_dim[0] > 0)
         return gbl_error(L, "a mask of several dimensions must start at the first dimension in an assignment");
-      assign_masked(L, c.picked);
+      assign_masked(L, picked);
     } else {
-      push_places(L, c.picked);
+      push_places(L, picked);
       gb_tensor *places = top(L);
       lua_pushvalue(L, -2);
-      assign_picked(L, c.picked_dim, places);
+      assign_picked(L, c.picked_dim[0], places);
     }
   }
   return 0;

@@ -253,5 +253,58 @@ case("attention, zeros, padding", ATTENTION % ("{ add_zero_attn = true }", "{ ne
      lambda x, w, p: attention(x, w, padding=p, add_zero_attn=True), grad=[0])
 # ====}
 
+# {==== several tensors as an index ====
+I, J, K, M = ([[0, 2, 2]], [[2], [1]], [2, 0, 2], [True, False, True, True, False])
+
+
+def spelled(x):
+    if isinstance(x, list):
+        return "gb.tensor { " + ", ".join(spelled(e)[9 * isinstance(e, list):] for e in x) + " }"
+    return str(x).lower()
+
+
+def place(x):
+    return torch.tensor(x) if isinstance(x, list) else x
+
+
+ALL = slice(None)
+INDICES = {  # as Lua writes it, and as PyTorch does
+    "beside": (f"{spelled(K)}, {spelled(K)}", (K, K)),
+    "broadcast": (f"{spelled(I)}, {spelled(J)}", (I, J)),
+    "behind": (f"{{}}, {spelled(I)}, {spelled(J)}", (ALL, I, J)),
+    "apart": (f"{spelled(K)}, {{}}, {spelled(I)}", (K, ALL, I)),
+    "apart and behind": (f"{{}}, {spelled(K)}, {{ 2, 4 }}, {spelled(J)}", (ALL, K, slice(1, 4), J)),
+    "beside a position": (f"{spelled(K)}, 1, {spelled(K)}", (K, 0, K)),
+    "three": (f"{spelled(K)}, {spelled(I)}, {{ 1, 5, 2 }}, {spelled(J)}", (K, I, slice(0, 5, 2), J)),
+    "a mask": (f"{{}}, {spelled(K)}, {spelled(M)}", (ALL, K, M)),
+    "of none": ("gb.empty(0, { dtype = 'int64' }), gb.empty({ 2, 0 }, { dtype = 'int64' })", (torch.empty(0).long(), torch.empty(2, 0).long())),
+}
+for tag, (lua, key) in INDICES.items():
+    key = tuple(place(k) for k in key)
+    cube = rand(4, 3, 5, 4)
+    case(f"index, {tag}", f"a[{{ {lua} }}]", [cube], lambda x, key=key: x[key])
+    case(f"index, {tag}, turned", f"a:permute(4, 3, 2, 1)[{{ {lua} }}]", [rand(4, 5, 3, 4)],
+         lambda x, key=key: x.permute(3, 2, 1, 0)[key])
+    if tag in ("beside", "of none", "a mask", "three"):  # elements that are named twice have no order
+        continue
+    shape = torch.empty(4, 3, 5, 4)[key].shape
+
+
+    def put(x, v, key=key):
+        x = x.clone()
+        x[key] = v
+        return x
+
+    lua = lua.replace(spelled(I), "gb.tensor { { 0, 2, 1 } }").replace(spelled(K), "gb.tensor { 2, 0, 1 }")
+    once = tuple(torch.tensor(([[0, 2, 1]] if k.tolist() == I else [2, 0, 1] if k.tolist() == K else k.tolist()))
+                 if isinstance(k, torch.Tensor) else k for k in key)
+    for what, value in (("all", rand(*shape)), ("one", rand(1))):
+        case(f"index, {tag}, set {what}", f"(function() local y = a:clone() y[{{ {lua} }}] = b return y end)()", [cube, value],
+             lambda x, v, once=once: put(x, v, once))
+        case(f"index, {tag}, set {what}, turned",
+             f"(function() local y = a:permute(4, 3, 2, 1):clone() y[{{ {lua} }}] = b return y end)()", [rand(4, 5, 3, 4), value],
+             lambda x, v, once=once: put(x.permute(3, 2, 1, 0), v, once))
+# ====}
+
 if __name__ == "__main__":
     lines.main("made", ["made"], lambda family: ROWS)
