@@ -108,7 +108,8 @@ for _, line in ipairs(goldens.read("linalg", { "linalg" })) do
   end
 end
 local tables = { gb = "gb.", F = "gb.nn.functional.", L = "gb.linalg.", nn = "gb.nn.", utils = "gb.nn.utils." }
-local brought = { is_tensor = true, Parameter = true, no_grad = true, tensor = true, empty = true } -- what the lines need besides
+-- What the lines need besides.
+local brought = { is_tensor = true, Parameter = true, no_grad = true, tensor = true, empty = true }
 for _, line in ipairs(goldens.read("made", { "made" })) do -- test_made
   for head, name in line.lua:gmatch("%f[%w](%w+)%.([%w_]+)%s*[({]") do
     if tables[head] and not brought[name] then

@@ -458,6 +458,13 @@ method(Transformer, "Transformer:forward(src: tensor, tgt: tensor, src_mask?: te
       { tgt_is_causal = o.tgt_is_causal, memory_is_causal = o.memory_is_causal })
   end)
 
+method(Transformer, "Transformer:generate_square_subsequent_mask(size: size) -> tensor: A mask by which no place sees \z
+  those behind it: -inf above the diagonal, else 0, where the parameters are. Example: print(gb.nn.Transformer(8, 2, \z
+  { dim_feedforward = 16 }):generate_square_subsequent_mask(3))", function(self, size)
+    local first = self:parameters()[1]
+    return gb.full({ size, size }, -math.huge, { device = first and first.device or nil }):triu(1)
+  end)
+
 -- ====}
 
 -- {==== blocks that recipes share ====
