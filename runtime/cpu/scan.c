@@ -196,28 +196,62 @@ static bool is_before(const finding *f, const char *line, int64_t at, const void
   return right ? x.f64 <= v.f64 : x.f64 < v.f64;
 }
 
+/* The first of n elements beside each other that does not lie before v, or n: halves are chosen without a branch. */
+#define FIND_IN(name, T, V, is_before)                                         \
+  static int64_t name(const T *x, int64_t n, V v) {                            \
+    const T *from = x;                                                         \
+    for (int64_t half; n > 1; n -= half) {                                     \
+      half = n / 2;                                                            \
+      const V e = (V)from[half - 1];                                           \
+      from += half * (int64_t)(is_before);                                     \
+    }                                                                          \
+    if (n == 0) return 0;                                                      \
+    const V e = (V)from[0];                                                    \
+    return from - x + (int64_t)(is_before);                                    \
+  }
+#define FIND_BOTH(suffix, T, V, left, right) FIND_IN(left_##suffix, T, V, left) FIND_IN(right_##suffix, T, V, right)
+FIND_BOTH(i64, int64_t, int64_t, e < v, e <= v)
+FIND_BOTH(f32, float, double, (e < v) | ((v != v) & (e == e)), (e <= v) | (v != v))
+FIND_BOTH(f64, double, double, (e < v) | ((v != v) & (e == e)), (e <= v) | (v != v))
+
+/* The position of a value in a line, by steps that suit how it lies. */
+static int64_t find(const finding *f, const char *line, const void *value, bool right) {
+  union { double f64; int64_t i64; } v;
+  memcpy(&v, value, sizeof v);
+  if (f->line.stride == 1 && f->lane == GB_LANE_I64 && f->line.dtype == GB_INT64)
+    return (right ? right_i64 : left_i64)((const int64_t *)(const void *)line, f->n, v.i64);
+  if (f->line.stride == 1 && f->lane == GB_LANE_F64 && f->line.dtype == GB_FLOAT32)
+    return (right ? right_f32 : left_f32)((const float *)(const void *)line, f->n, v.f64);
+  if (f->line.stride == 1 && f->lane == GB_LANE_F64 && f->line.dtype == GB_FLOAT64)
+    return (right ? right_f64 : left_f64)((const double *)(const void *)line, f->n, v.f64);
+  int64_t low = 0, high = f->n;
+  while (low < high) {
+    int64_t middle = low + (high - low) / 2;
+    if (is_before(f, line, middle, value, right)) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
 /* The positions of some values, in the order of the result. */
 static void find_chunk(void *arg, int64_t chunk) {
   const finding *f = arg;
   bool right = GB_ATTRS(f->call, search_rows)->right.integer;
   int64_t *to = (int64_t *)(void *)gb_data(GB_OUT(f->call, search_rows)->indices);
   int64_t first = chunk * f->per_chunk, end = first + f->per_chunk, total = f->values.count * f->m;
-  for (int64_t i = first; i < end && i < total; i++) {
-    int64_t row = i / f->m;
-    union { double f64; int64_t i64; } value;
+  if (end > total) end = total;
+  for (int64_t i = first, count; i < end; i += count) {
+    union { double f64[GB_TILE]; int64_t i64[GB_TILE]; } values;
+    int64_t row = i / f->m, begin = i % f->m;
+    count = f->m - begin < end - i ? f->m - begin : end - i;
+    if (count > GB_TILE) count = GB_TILE;
+    if (gb_work(64 * count)) return;
     const char *line = gb_rows_at(&f->line, f->line.count == 1 ? 0 : row);
-    const char *at = gb_rows_at(&f->values, row) + i % f->m * f->values.stride *
+    const char *at = gb_rows_at(&f->values, row) + begin * f->values.stride *
                      (int64_t)gb_dtype_bytes(f->values.dtype);
-    if (gb_work(64)) return;
-    if (f->lane == GB_LANE_I64) gb_load_i64(&value.i64, at, f->values.dtype, 1, 1);
-    else gb_load_f64(&value.f64, at, f->values.dtype, 1, 1);
-    int64_t low = 0, high = f->n;
-    while (low < high) {
-      int64_t middle = low + (high - low) / 2;
-      if (is_before(f, line, middle, &value, right)) low = middle + 1;
-      else high = middle;
-    }
-    to[i] = low;
+    if (f->lane == GB_LANE_I64) gb_load_i64(values.i64, at, f->values.dtype, f->values.stride, count);
+    else gb_load_f64(values.f64, at, f->values.dtype, f->values.stride, count);
+    for (int64_t k = 0; k < count; k++) to[i + k] = find(f, line, values.i64 + k, right);
   }
 }
 

@@ -133,6 +133,38 @@ describe("sort and topk", function()
   end)
 end)
 
+describe("searchsorted", function()
+  -- Where v goes in the sorted list, one comparison at a time; NaN is the largest.
+  local function place(list, v, right)
+    local at = 0
+    for _, e in ipairs(list) do
+      local smaller
+      if v ~= v then smaller = right or e == e
+      elseif right then smaller = e <= v
+      else smaller = e < v end
+      if smaller then at = at + 1 end
+    end
+    return at
+  end
+  for _, dtype in ipairs { "float32", "float64", "float16", "int64", "int32" } do
+    it("finds the place of each value, in lines of any length: " .. dtype, function()
+      for _, n in ipairs { 0, 1, 2, 3, 31, 32, 33, 100 } do
+        local values = line(70, dtype)
+        local whole = line(n, dtype):sort()
+        local holes = gb.stack({ whole, whole }, -1):select(2, 1)
+        local list, wanted = whole:tolist(), values:tolist()
+        for _, right in ipairs { false, true } do
+          for _, x in ipairs { whole, holes } do
+            local got, wrong = gb.searchsorted(x, values, { right = right }):tolist(), 0
+            for i, v in ipairs(wanted) do wrong = wrong + (got[i] == place(list, v, right) and 0 or 1) end
+            expect(wrong):to_be(0)
+          end
+        end
+      end
+    end)
+  end
+end)
+
 describe("unique of integers", function()
   -- The values, where each went and how often each stands, element by element.
   local function check(x)
