@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "step/firsts.h"
 #include "step/weights.h"
 
 const char *gb_parameter_label(const char *name, int position, char *buffer, size_t size) {
@@ -84,11 +85,19 @@ static bool same_geometry(const gb_tensor *a, const gb_tensor *b) {
       !memcmp(a->stride, b->stride, dims);
 }
 
-/* Find the first parameter with the memory of parameter i. */
-static gb_status find_twin(gb_adoption *a, int i) {
-  int first = 0;
-  while (a->parameters[first]->storage != a->parameters[i]->storage) first++;
-  a->twin[i] = first;
+/* Find for each parameter the first one with its memory. */
+static gb_status find_twins(gb_adoption *a) {
+  const void **storages = malloc(((size_t)a->count + 1) * sizeof *storages);
+  if (!storages) return gb_fail_memory(a->context, ((size_t)a->count + 1) * sizeof *storages);
+  for (int i = 0; i < a->count; i++) storages[i] = a->parameters[i]->storage;
+  gb_status status = gb_find_firsts(a->context, storages, a->count, a->twin);
+  free(storages);
+  return status;
+}
+
+/* May parameter i share its memory with its twin? */
+static gb_status check_twin(const gb_adoption *a, int i) {
+  int first = a->twin[i];
   if (same_geometry(a->parameters[first], a->parameters[i])) return GB_OK;
   char x[32], y[32];
   return gb_fail(a->context, GB_EINVAL,
@@ -196,7 +205,8 @@ gb_status gb_adoption_prepare(gb_adoption *a) {
   a->slabs = calloc(n + 1, sizeof *a->slabs);
   if (!a->twin || !a->of || !a->segment || !a->slabs) return gb_fail_memory(a->context, n * sizeof *a->segment);
   for (int i = 0; i < a->count; i++) GB_TRY(check_parameter(a, i));
-  for (int i = 0; i < a->count; i++) GB_TRY(find_twin(a, i));
+  GB_TRY(find_twins(a));
+  for (int i = 0; i < a->count; i++) GB_TRY(check_twin(a, i));
   for (int i = 0; i < a->count; i++) {
     if (a->of[i]) continue;
     gb_owned_slab **slab = &a->slabs[a->n_slabs++];

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "step/firsts.h"
 #include "step/scaler.h"
 #include "step/optimizer.h"
 
@@ -108,24 +109,28 @@ static gb_status slab_batch(batch_list *list, gb_slab *home, gb_tensor *grad, gb
   return status;
 }
 
-/* Listed before; the same tensor twice counts once. */
-static bool is_repeated(gb_tensor *const *parameters, int i) {
-  for (int k = 0; k < i; k++)
-    if (parameters[k] == parameters[i]) return true;
-  return false;
+/* A batch for each slab and tag, and for each gradient outside of slabs; the same tensor twice counts once. */
+static gb_status gather_listed(batch_list *list, gb_tensor *const *parameters, int count, const int *first) {
+  for (int i = 0; i < count; i++) {
+    gb_tensor *p = parameters[i], *grad = gradient_of(p);
+    if (!grad) continue;
+    if (p->slab && !is_batched(list, p->slab, grad->tag)) GB_TRY(slab_batch(list, p->slab, grad, parameters, count));
+    if (!p->slab && first[i] == i) GB_TRY(loose_batch(list, p));
+  }
+  return GB_OK;
 }
 
 static gb_status gather(batch_list *list, gb_tensor *const *parameters, int count) {
   list->batches = calloc((size_t)count + 1, sizeof *list->batches);
   list->segments = calloc((size_t)count + 1, sizeof *list->segments);
-  if (!list->batches || !list->segments) return gb_fail_memory(list->context, sizeof(batch) * (size_t)count);
-  for (int i = 0; i < count; i++) {
-    gb_tensor *p = parameters[i], *grad = gradient_of(p);
-    if (!grad) continue;
-    if (p->slab && !is_batched(list, p->slab, grad->tag)) GB_TRY(slab_batch(list, p->slab, grad, parameters, count));
-    if (!p->slab && !is_repeated(parameters, i)) GB_TRY(loose_batch(list, p));
-  }
-  return GB_OK;
+  int *first = malloc(((size_t)count + 1) * sizeof *first);
+  gb_status status = GB_OK;
+  if (!list->batches || !list->segments || !first)
+    status = gb_fail_memory(list->context, sizeof(batch) * (size_t)count);
+  if (status == GB_OK) status = gb_find_firsts(list->context, (const void *const *)parameters, count, first);
+  if (status == GB_OK) status = gather_listed(list, parameters, count, first);
+  free(first);
+  return status;
 }
 
 static void close_list(batch_list *list) {

@@ -207,6 +207,37 @@ describe("long runs", function()
   end)
 end)
 
+-- Each was once looked up among those before it, which nothing could interrupt: thirty times as long for each of these.
+describe("a list of very many parameters", function()
+  local function list_of(n)
+    local list = {}
+    for i = 1, n do
+      list[i] = gb.ones(1, { device = "cpu" }):requires_grad_()
+      list[i].grad = list[i]:detach()
+    end
+    return list
+  end
+  local tasks = {
+    ["is taken by an optimizer"] = function(list) optim.SGD(list, { lr = 0.1 }):close() end,
+    ["is clipped"] = function(list) gb.nn.utils.clip_grad_norm_(list, 1) end,
+  }
+  for name, task in pairs(tasks) do
+    it(name .. " in about the same time for each of them", function()
+      local function seconds_each(n)
+        local list, least = list_of(n), math.huge
+        for _ = 1, 3 do
+          local before = os.clock()
+          task(list)
+          least = math.min(least, os.clock() - before)
+        end
+        return least / n
+      end
+      local few = seconds_each(2000)
+      expect(seconds_each(64000) < 8 * few):to_be(true)
+    end)
+  end
+end)
+
 describe("norms of parameters", function()
   local function steps(kind, options, sizes, threads, clip)
     local before = gb.get_num_threads()
