@@ -9,8 +9,8 @@
 
 #include "engine.h"
 
-/* kind: 'x' a leaf, 'f' float32 without a gradient, 'p' the same in [0, 1), 'i' indices below limit, 'b' bool, 0
- * absent. */
+/* kind: 'x' a leaf, 'f' float32 without a gradient, 'p' the same in [0, 1), 'i' indices below limit, 'o' ones of
+ * int64, 'b' bool, 0 absent. */
 typedef struct case_input { char kind; int ndim; int64_t shape[4]; int64_t limit; } case_input;
 enum { CASE_INPUTS = 6 };
 typedef struct op_case { const char *name; gb_op op; case_input in[CASE_INPUTS]; gb_attr attrs[GB_MAX_ATTRS]; } op_case;
@@ -138,10 +138,16 @@ static inline void make_bool(void *element, gb_dtype dtype, int64_t i, uint64_t 
   *(uint8_t *)element = noise(key, i) > 0;
 }
 
+static inline void make_one(void *element, gb_dtype dtype, int64_t i, uint64_t key) {
+  (void)dtype, (void)i, (void)key;
+  *(int64_t *)element = 1;
+}
+
 static inline gb_tensor *case_tensor(gb_context *c, const case_input *in, uint64_t key) {
   gb_tensor *t = NULL;
   if (in->kind == 0) return NULL;
   if (in->kind == 'p') return new_made(c, GB_FLOAT32, in->ndim, in->shape, make_share, key);
+  if (in->kind == 'o') return new_made(c, GB_INT64, in->ndim, in->shape, make_one, key);
   if (in->kind == 'b') return new_made(c, GB_BOOL, in->ndim, in->shape, make_bool, key);
   if (in->kind != 'i') {
     t = new_noise(c, GB_FLOAT32, in->ndim, in->shape, key);

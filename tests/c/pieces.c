@@ -165,6 +165,8 @@ static const op_case long_cases[] = {
   { "linalg_solve_triangular", GB_OP_linalg_solve_triangular, { LEAF(2, 4, 4), LEAF(3, ROW / 65536, 4, 16384) },
     { A_INT(1) } },
   { "linalg_ldl_factor", GB_OP_linalg_ldl_factor, { { 'p', 3, { ROW, 1, 1 }, 0 } }, { A_DEFAULT } },
+  { "linalg_ldl_solve", GB_OP_linalg_ldl_solve,
+    { { 'p', 3, { ROW, 1, 1 }, 0 }, { 'o', 2, { ROW, 1 }, 0 }, { 'p', 3, { ROW, 1, 1 }, 0 } }, { A_DEFAULT } },
   { "linalg_det", GB_OP_linalg_det, { LEAF(3, ROW / 16, 4, 4) }, { A_DEFAULT } },
   { "linalg_slogdet", GB_OP_linalg_slogdet, { LEAF(3, ROW / 16, 4, 4) }, { A_DEFAULT } },
   { "linalg_qr", GB_OP_linalg_qr, { LEAF(3, ROW / 65536, 4, 16384) }, { A_DEFAULT } },
