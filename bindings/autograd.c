@@ -228,7 +228,7 @@ typedef struct custom_call {
   int arguments;                 /* of forward */
   int n_in, n_out;
   likeness out[GB_MAX_OUT];
-  struct { int argument; bool wanted; likeness like; } in[]; /* the tensors among the arguments; which need a gradient */
+  struct { int argument; bool wanted; likeness like; } in[]; /* tensors among the arguments; which need a gradient */
 } custom_call;
 
 static likeness look_at(const gb_tensor *t) {
@@ -238,7 +238,9 @@ static likeness look_at(const gb_tensor *t) {
 }
 
 /* Does backward owe this argument a gradient? */
-static bool wants_gradient(const gb_tensor *t) { return gb_dtype_is_float(gb_tensor_dtype(t)) && gb_tensor_in_graph(t); }
+static bool wants_gradient(const gb_tensor *t) {
+  return gb_dtype_is_float(gb_tensor_dtype(t)) && gb_tensor_in_graph(t);
+}
 
 static void custom_release(void *user) {
   custom_call *call = user;

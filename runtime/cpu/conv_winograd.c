@@ -1,18 +1,18 @@
-/* cpu/conv_winograd.c - convolution in fewer multiplications: Winograd's F(2, 3) and F(3, 2) along each dimension; Lavin
- * and Gray, "Fast Algorithms for Convolutional Neural Networks" (2015), section 4.1.
+/* cpu/conv_winograd.c - convolution in fewer multiplications: Winograd's F(2, 3) and F(3, 2) along each dimension;
+ * Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2015), section 4.1.
  *
- * x is cut into tiles of 4 pixels along a dimension, which overlap: with 3 taps by 2, and each gives 2 results; with 2
- * taps by 1, for 3 results. Tiles and weights are transformed (by sums and differences, and halves of weights),
+ * x is cut into tiles of 4 pixels along a dimension, which overlap: with 3 taps by 2, and each gives 2 results; with
+ * 2 taps by 1, for 3 results. Tiles and weights are transformed (by sums and differences, and halves of weights),
  * multiplied place by place, which over all channels is one product of matrices for each place, and transformed back:
- * of 3 x 3 taps 16 multiplications where direct sums take 36, of 1 x 3 taps 4 for 6. A kernel of 4 x 4 with a stride of
- * 2 is one of 2 x 2 over the four pixels of a stride as channels: 64 for 144. The gradient by x goes from y's tiles by
- * the weight turned about, to the pixels of a stride as channels; the weight's is the same with products that sum over
- * tiles. All of it is float32, with the error of a direct sum or less.
+ * of 3 x 3 taps 16 multiplications where direct sums take 36, of 1 x 3 taps 4 for 6. A kernel of 4 x 4 with a stride
+ * of 2 is one of 2 x 2 over the four pixels of a stride as channels: 64 for 144. The gradient by x goes from y's
+ * tiles by the weight turned about, to the pixels of a stride as channels; the weight's is the same with products
+ * that sum over tiles. All of it is float32, with the error of a direct sum or less.
  *
- * A chunk takes so many tiles that its matrices stay in the cache; tiles are cut by shape alone, and gradients of slices
- * are added up in their order, so any number of threads gives the same bits. Infinities and NaN spread over a tile here,
- * so who finds any is told. For each tile, c channels in and o out: 32 c and 24 o operations, 16 c and 16 o written and
- * read, 16 c o multiplied and added. */
+ * A chunk takes so many tiles that its matrices stay in the cache; tiles are cut by shape alone, and gradients of
+ * slices are added up in their order, so any number of threads gives the same bits. Infinities and NaN spread over a
+ * tile here, so who finds any is told. For each tile, c channels in and o out: 32 c and 24 o operations, 16 c and 16
+ * o written and read, 16 c o multiplied and added. */
 #include "cpu/conv_winograd.h"
 
 #include "cpu/gemm.h"
@@ -23,9 +23,9 @@
 /* Places of a tile, at most; tiles side by side that are one unit of work; tiles of a chunk at least and at most, and
  * the bytes that its matrices may take where that is between them; chunks that feed the threads of a small machine. */
 enum { PLACES = 16, UNIT_TILES = 60, LEAST_TILES = 48, MOST_TILES = 240, CHUNK_BYTES = 384 << 10, WANTED_CHUNKS = 8 };
-/* Channels of either side from which on the products are worth the transformations: of tiles along both dimensions, where
- * the weight is packed beforehand, and others; tiles that are worth those of the weight, whose results may take so many
- * bytes. */
+/* Channels of either side from which on the products are worth the transformations: of tiles along both dimensions,
+ * where the weight is packed beforehand, and others; tiles that are worth those of the weight, whose results may take
+ * so many bytes. */
 enum { FEW_CHANNELS = 16, LEAST_CHANNELS = 32, LEAST_OF_ALL = 64, MOST_WEIGHT_BYTES = 32 << 20 };
 /* The share of a direct sum's multiplications that is worth it. */
 #define MOST_SHARE 0.72
@@ -170,7 +170,8 @@ static size_t lay_out(const winograd *w, char *base, room *r) {
   const int64_t pixels = unit_pixels(w, w->width);
   size_t bytes = 0, ring = gb_scratch_take(&bytes, 4 * pixels * w->c * 4);
   size_t raw = gb_scratch_take(&bytes, pixels * w->in_step[1] * w->from->shape[1] * 4);
-  size_t c = gb_scratch_take(&bytes, w->places * w->c_plane * 4), o = gb_scratch_take(&bytes, w->places * w->o_plane * 4);
+  size_t c = gb_scratch_take(&bytes, w->places * w->c_plane * 4);
+  size_t o = gb_scratch_take(&bytes, w->places * w->o_plane * 4);
   size_t rows = gb_scratch_take(&bytes, w->side[0].results * unit_results(w, w->width) * w->o * 4);
   size_t product = gb_scratch_take(&bytes, (int64_t)w->product_bytes);
   if (base)

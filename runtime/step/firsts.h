@@ -1,5 +1,5 @@
-/* step/firsts.h - which entries of a list of pointers are the same. A list of parameters may hold a hundred thousand, so
- * it is sorted; to look each up among those before it would take seconds that no interrupt ends. */
+/* step/firsts.h - which entries of a list of pointers are the same. A list of parameters may hold a hundred thousand,
+ * so it is sorted; to look each up among those before it would take seconds that no interrupt ends. */
 #ifndef GB_STEP_FIRSTS_H
 #define GB_STEP_FIRSTS_H
 
