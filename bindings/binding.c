@@ -327,6 +327,18 @@ const char *gbl_nearest(const char *name, const char *const *known) {
   return nearest ? nearest : longest_inside(name, first);
 }
 
+/* Of two equally near the first in the alphabet is taken: a table's order is no order. */
+const char *gbl_nearest_key(lua_State *L, int index, const char *name) {
+  const char *best = NULL;
+  for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) {
+    const char *known = lua_tostring(L, -2), *one = best ? best : known, *two = best ? known : NULL;
+    const char *a = gbl_nearest(name, (const char *[]){ one, two, NULL }),
+        *b = two ? gbl_nearest(name, (const char *[]){ two, one, NULL }) : a;
+    if (a && b) best = strcmp(a, b) <= 0 ? a : b;
+  }
+  return best;
+}
+
 /* ====} */
 
 /* {==== Callbacks ==== */

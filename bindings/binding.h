@@ -108,6 +108,8 @@ const char *gbl_type_name(lua_State *L, int arg);
 /* The name in the NULL-ended list that is nearest to `name` (edit distance at most a third of its length, at least 1),
  * or NULL. */
 const char *gbl_nearest(const char *name, const char *const *known);
+/* The same of the keys of the table at index, which are strings. */
+const char *gbl_nearest_key(lua_State *L, int index, const char *name);
 
 /* ====} */
 

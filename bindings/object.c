@@ -45,6 +45,27 @@ static int object_text(lua_State *L) {
   return 1;
 }
 
+/* __index of an object's methods: a name that there is not, where else Lua would say that nil cannot be called. */
+static int unknown_method(lua_State *L) {
+  const gbl_type *type = lua_touserdata(L, lua_upvalueindex(1));
+  const char *name = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : NULL;
+  if (!name) return 0;
+  const char *best = gbl_nearest_key(L, 1, name);
+  return gbl_error(L, "a %s has no field or method '%s'%s%s%s", type->name + strlen("gibbous."), name,
+                   best ? "; did you mean '" : "", best ? best : "", best ? "'?" : "");
+}
+
+/* Let the methods at the top raise for other names. */
+static void guard_methods(lua_State *L, const gbl_type *type) {
+  lua_createtable(L, 0, 2);
+  lua_pushlightuserdata(L, (void *)type);
+  lua_pushcclosure(L, unknown_method, 1);
+  gbl_set_raw(L, -2, "__index");
+  lua_pushboolean(L, false);
+  gbl_set_raw(L, -2, "__metatable");
+  lua_setmetatable(L, -2);
+}
+
 /* Put the type's functions where they belong: "__" names into the metatable, methods into its __index (unless the type
  * has one). */
 static void set_methods(lua_State *L, const gbl_type *type) {
@@ -75,8 +96,10 @@ static void set_methods(lua_State *L, const gbl_type *type) {
   if (gbl_raw_field(L, -2, "__index") == LUA_TNIL) {
     lua_pushvalue(L, -2);
     gbl_set_raw(L, -4, "__index");
-  }
-  lua_pop(L, 2);
+    lua_pop(L, 1);
+    guard_methods(L, type);
+  } else lua_pop(L, 1);
+  lua_pop(L, 1);
 }
 
 void gbl_new_type(lua_State *L, const gbl_type *type) {

@@ -305,16 +305,9 @@ static const struct { const char *name, *here; } ported[] = {
   { "type", "x.dtype, or x:to(dtype)" }, { "new", "x:new_empty(sizes)" }, { "grad_fn", "x.is_leaf, false for results" },
 };
 
-/* A name that tensors do not have. Of two names equally near the first in the alphabet is shown: a table's order is no
- * order. */
+/* A name that tensors do not have. */
 static int unknown_name(lua_State *L, const char *name) {
-  const char *best = NULL;
-  for (lua_pushnil(L); lua_next(L, lua_upvalueindex(2)); lua_pop(L, 1)) {
-    const char *known = lua_tostring(L, -2), *one = best ? best : known, *two = best ? known : NULL;
-    const char *a = gbl_nearest(name, (const char *[]){ one, two, NULL }),
-        *b = two ? gbl_nearest(name, (const char *[]){ two, one, NULL }) : a;
-    if (a && b) best = strcmp(a, b) <= 0 ? a : b;
-  }
+  const char *best = gbl_nearest_key(L, lua_upvalueindex(2), name);
   for (size_t i = 0; i < sizeof ported / sizeof *ported; i++)
     if (!strcmp(ported[i].name, name))
       return gbl_error(L, "a tensor has no field or method '%s'; it is %s here", name, ported[i].here);

@@ -836,8 +836,18 @@ method("Module:describe() -> string: The tree of modules with parameter counts a
 
 -- ====}
 
+-- What PyTorch's modules have besides, for who calls it: a nil would be Lua's own error.
+local function elsewhere(name, here)
+  return function() fail(format("a module has no method '%s'; it is %s here", name, here)) end
+end
+local absent = {}
+for name, here in pairs {
+  add_module = "model[name] = module", register_module = "model[name] = module",
+  set_submodule = "model[name] = module",
+} do absent[name] = elsewhere(name, here) end
+
 Module.__values = { __index = Module }
-setmetatable(Module, { __call = construct, __name = "class Module" })
+setmetatable(Module, { __call = construct, __name = "class Module", __index = absent })
 nn.Module = Module
 
 nn.Parameter = define("gb.nn.Parameter(tensor: tensor, requires_grad: bool = true) -> tensor: A tensor that modules \z
