@@ -5,7 +5,8 @@
 
 #include "cuda/call.h"
 
-/* TRAINING: result, mean and rstd from x, scale and bias. INFERENCE: result = (x - mean) * scale + bias. BACKWARD:
+/* TRAINING: result, mean and rstd from x, scale and bias. INFERENCE: result = (x - mean) * scale + bias. Both with the
+ * residual added and a ReLU taken before the result is rounded, where these are asked for. BACKWARD:
  * result (the gradient of x), dscale and dbias from x, grad, scale, mean and rstd. THROUGH_RELU: the same from masked,
  * which it makes: grad, or grad + more, where rectified is positive. */
 typedef enum gb_batch_norm_kind { GB_BATCH_NORM_TRAINING, GB_BATCH_NORM_INFERENCE, GB_BATCH_NORM_BACKWARD,
@@ -15,7 +16,9 @@ typedef struct gb_batch_norm {
   gb_batch_norm_kind kind;
   int64_t n, c, inner;                 /* images, channels, and positions of an image; channels lie innermost,
                                           everything is dense */
-  gb_dtype dtype;                      /* of x, grad, more, rectified, result and masked */
+  gb_dtype dtype;                      /* of x, residual, grad, more, rectified, result and masked */
+  const void *residual;                /* NULL: none */
+  bool relu;                           /* a residual has one */
   const void *x, *grad, *more, *rectified; /* more: NULL where there is nothing to be added */
   void *result, *masked;
   float *scale, *bias, *mean, *rstd, *dscale, *dbias; /* [c], aligned to 16 bytes; NULL for what the kind does not
@@ -32,6 +35,9 @@ extern "C" {
 gb_status gb_batch_norm_has(gb_cuda_call *call, const gb_batch_norm *b, bool *has);
 /* Launch it; gb_batch_norm_has must have said that it can run. */
 gb_status gb_batch_norm_run(gb_cuda_call *call, const gb_batch_norm *b);
+/* May the ReLU that the library takes in be used (relu.h)? If not, the reason is told. A trial overwrites the result
+ * and the vectors, for whose floats `bytes` bytes lie from mean on. */
+bool gb_batch_norm_may_rectify(gb_cuda_call *call, const gb_batch_norm *b, size_t bytes);
 
 #ifdef __cplusplus
 }

@@ -44,6 +44,7 @@ typedef struct gb_cuda {
   const char *no_rnns;                    /* and why it does not */
   gb_relu_answer product_relu[GB_DTYPE_COUNT][2][2]; /* by the operands' dtype, [another result or tf32], [bias] */
   gb_relu_answer conv_relu[GB_DTYPE_COUNT][2][2];    /* [tf32], [bias] */
+  gb_relu_answer norm_relu[GB_DTYPE_COUNT][2][2];    /* [evaluation], [residual] */
   const gb_cuda_row *row[GB_OP_COUNT];
 } gb_cuda;
 

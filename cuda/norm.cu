@@ -8,6 +8,7 @@
  * twice more. */
 #include "cuda/batch_norm.h"
 #include "cuda/elements.cuh"
+#include "base/numerics.h"
 #include "cuda/families.h"
 #include "cuda/fold.cuh"
 
@@ -460,29 +461,35 @@ static gb_status rms_norm_backward(gb_cuda_call *call) {
 /* Per channel, in the compute type. */
 typedef struct channels { void *mean, *rstd, *scale, *plain, *along; } channels;
 
-/* Operands of a walk over all elements: the result, x, the channel, and (backward) the gradient of the result. */
-enum { PLACE_OUT, PLACE_X, PLACE_CHANNEL, PLACE_GRAD, PLACES };
+/* Operands of a walk over all elements: the result, x, the channel, and what else is read: the residual, or (backward)
+ * the gradient of the result. */
+enum { PLACE_OUT, PLACE_X, PLACE_CHANNEL, PLACE_OTHER, PLACES };
 
 /* x's elements in the order of the result's memory, with the number of each one's channel as a place. */
-static gb_walk walk_channels(const gb_cuda_tensor *out, const gb_cuda_tensor *x, const gb_cuda_tensor *grad) {
+static gb_walk walk_channels(const gb_cuda_tensor *out, const gb_cuda_tensor *x, const gb_cuda_tensor *other) {
   gb_cuda_tensor channel = {};
   channel.ndim = x->ndim - 1;
   for (int d = 0; d < channel.ndim; d++) channel.shape[d] = 1;
   channel.shape[0] = x->shape[1];
   channel.stride[0] = 1;
-  const gb_cuda_tensor *operands[PLACES] = { out, x, &channel, grad };
+  const gb_cuda_tensor *operands[PLACES] = { out, x, &channel, other };
   return gb_plan(operands, PLACES, false);
 }
 
-/* y = (x - mean) * scale + bias */
+/* What comes behind the norm: a residual is added (data NULL: none), then what is less than `floor` becomes 0 (-inf:
+ * nothing is). */
+struct behind { char *residual; int dtype; float floor; };
+
+/* y = (x - mean) * scale + bias, and what comes behind */
 template <typename T> __global__ void apply_channels(gb_walk w, char *x, int x_dtype, char *y, int y_dtype, channels c,
-                                                     gb_rows bias) {
+                                                     gb_rows bias, behind b) {
   for (int64_t i = gb_thread<int64_t>(); i < w.numel; i += gb_grid_size<int64_t>()) {
     int64_t at[PLACES];
     gb_seek<PLACES>(w, i, at);
     T apart = gb_load<T>(x, x_dtype, at[PLACE_X]) - ((const T *)c.mean)[at[PLACE_CHANNEL]];
-    gb_store<T>(y, y_dtype, at[PLACE_OUT], apart * ((const T *)c.scale)[at[PLACE_CHANNEL]] +
-                parameter<T>(bias, at[PLACE_CHANNEL], 0));
+    T made = apart * ((const T *)c.scale)[at[PLACE_CHANNEL]] + parameter<T>(bias, at[PLACE_CHANNEL], 0);
+    if (b.residual) made += gb_load<T>(b.residual, b.dtype, at[PLACE_OTHER]);
+    gb_store<T>(y, y_dtype, at[PLACE_OUT], made < (T)b.floor ? (T)0 : made);
   }
 }
 
@@ -495,7 +502,7 @@ __global__ void differentiate_channels(gb_walk w, char *x, int x_dtype, char *gr
     gb_seek<PLACES>(w, i, at);
     int64_t k = at[PLACE_CHANNEL];
     T apart = gb_load<T>(x, x_dtype, at[PLACE_X]) - ((const T *)c.mean)[k],
-        g = gb_load<T>(grad, grad_dtype, at[PLACE_GRAD]), along = ((const T *)c.along)[k];
+        g = gb_load<T>(grad, grad_dtype, at[PLACE_OTHER]), along = ((const T *)c.along)[k];
     T back = along == 0 ? (T)0 : apart * along; /* in evaluation nothing flows back through the variance, not even from
                                                    an infinite x */
     gb_store<T>(dx, dx_dtype, at[PLACE_OUT], ((const T *)c.scale)[k] * (g - ((const T *)c.plain)[k] - back));
@@ -597,9 +604,14 @@ static void use_channels(gb_batch_norm *b, const channels *c) {
 
 /* ----} */
 
+/* Bytes of a number per channel, aligned for the library. */
+static size_t channel_bytes(int64_t n, gb_dtype compute) {
+  return ((size_t)n * gb_bytes_of(compute) + 255) / 256 * 256;
+}
+
 /* Scratch for five numbers per channel. */
 static gb_status take_channels(gb_cuda_call *call, int64_t n, gb_dtype compute, channels *c) {
-  size_t bytes = ((size_t)n * gb_bytes_of(compute) + 255) / 256 * 256; /* aligned, for the library */
+  size_t bytes = channel_bytes(n, compute);
   char *at = (char *)gb_cuda_scratch(call, 5 * bytes);
   if (!at) return GB_EMEMORY;
   c->mean = at;
@@ -649,22 +661,51 @@ static gb_status run_library(gb_cuda_call *call, const channel_job *job, gb_batc
 }
 
 /* Statistics, then elements. */
-static gb_status run_ours(gb_cuda_call *call, const channel_job *job, gb_dtype compute) {
+static gb_status run_ours(gb_cuda_call *call, const channel_job *job, gb_dtype compute, bool relu) {
   const gb_cuda_tensor *x = GB_CUDA_IN(call, batch_norm)->x, *y = GB_CUDA_OUT(call, batch_norm)->y;
+  const gb_cuda_tensor *residual = GB_CUDA_IN(call, batch_norm)->residual;
   gb_status status = job->training ? moments(call, x, compute, &job->c) : GB_OK;
   if (status != GB_OK) return status;
-  gb_walk w = walk_channels(y, x, y);
+  gb_walk w = walk_channels(y, x, residual ? residual : y);
+  behind b = { residual ? residual->data : NULL, residual ? (int)residual->dtype : 0,
+               relu ? (float)gb_negative_below((gb_dtype)y->dtype) : -INFINITY };
   gb_rows bias = one_row(GB_CUDA_IN(call, batch_norm)->bias);
   if (compute == GB_FLOAT64) {
     GB_LAUNCH(call->stream, prepare_channels<double>, 1, GB_THREADS, 0, *job);
     GB_LAUNCH(call->stream, apply_channels<double>, gb_blocks(w.numel, GB_THREADS), GB_THREADS, 0, w, x->data, x->dtype,
-              y->data, y->dtype, job->c, bias);
+              y->data, y->dtype, job->c, bias, b);
   } else {
     GB_LAUNCH(call->stream, prepare_channels<float>, 1, GB_THREADS, 0, *job);
     GB_LAUNCH(call->stream, apply_channels<float>, gb_blocks(w.numel, GB_THREADS), GB_THREADS, 0, w, x->data, x->dtype,
-              y->data, y->dtype, job->c, bias);
+              y->data, y->dtype, job->c, bias, b);
   }
   return GB_OK;
+}
+
+/* Is it the library's? If so, *apart: but for a ReLU, which then runs behind it. A residual goes with a ReLU in the
+ * library or not at all, so that the sum is rounded once. */
+static gb_status ask_forward(gb_cuda_call *call, const channel_job *job, gb_batch_norm *b, bool relu, bool *has,
+                             bool *apart) {
+  const gb_cuda_in_batch_norm *in = GB_CUDA_IN(call, batch_norm);
+  const gb_cuda_tensor *x = in->x, *y = GB_CUDA_OUT(call, batch_norm)->y;
+  *has = *apart = false;
+  if (in->residual && (!relu || !fits_library(in->residual, (gb_dtype)x->dtype))) return GB_OK;
+  b->residual = data_of(in->residual);
+  b->relu = relu;
+  gb_status status = ask_library(call, b, x, x, y, has);
+  if (status != GB_OK || !relu) return status;
+  use_channels(b, &job->c);
+  if (*has) *has = gb_batch_norm_may_rectify(call, b, 5 * channel_bytes(job->n, GB_FLOAT32));
+  if (*has || in->residual) return GB_OK;
+  b->relu = false;
+  status = ask_library(call, b, x, x, y, has);
+  *apart = *has;
+  return status;
+}
+
+/* y becomes ReLU of y. */
+static gb_status rectify(gb_cuda_call *call, const gb_cuda_tensor *y) {
+  return gb_cuda_run_op(call, GB_OP_relu, &y, 1, y, NULL);
 }
 
 static gb_status batch_norm(gb_cuda_call *call) {
@@ -689,12 +730,13 @@ static gb_status batch_norm(gb_cuda_call *call) {
   gb_batch_norm by_library = {};
   by_library.kind = job.training ? GB_BATCH_NORM_TRAINING : GB_BATCH_NORM_INFERENCE;
   by_library.eps = (float)job.eps;
-  bool has = false;
+  bool has = false, apart = false, relu = attrs->activation.integer == GB_WORD_relu;
   gb_status status = take_channels(call, job.n, compute, &job.c);
-  if (status == GB_OK) status = ask_library(call, &by_library, x, x, y, &has);
+  if (status == GB_OK) status = ask_forward(call, &job, &by_library, relu, &has, &apart);
   if (status != GB_OK) return status;
   if (has) status = run_library(call, &job, &by_library);
-  else status = run_ours(call, &job, compute);
+  else status = run_ours(call, &job, compute, relu);
+  if (status == GB_OK && apart) status = rectify(call, y);
   if (status != GB_OK || !job.update) return status;
   gb_cuda_changed(call, in->running_mean);
   gb_cuda_changed(call, in->running_var);

@@ -6,6 +6,8 @@
 #ifndef GB_BASE_NUMERICS_H
 #define GB_BASE_NUMERICS_H
 
+#include <math.h>
+
 #include "base/formats.h"
 
 /* Exponents with a bin of their own: floor(log2 |x|) of all float32, subnormals included. Others fall into the end
@@ -64,6 +66,13 @@ static inline gb_numerics_bounds gb_numerics_bounds_of(gb_dtype from, gb_dtype t
   b.overflow = gb_power_bits(x, y.most + 1);
   if (y.most <= x.most) b.overflow -= gb_power_steps(y.most - y.bits, y.most - x.bits + 1);
   return b;
+}
+
+/* Below this a number that is stored in `dtype` is negative there. From it on up to 0 one of a longer format becomes
+ * -0, which ReLU passes on: so ReLU by this bound, before a number is rounded, gives the bits of ReLU after it. */
+static inline double gb_negative_below(gb_dtype dtype) {
+  gb_float_format f = gb_float_format_of(dtype);
+  return f.bits < 24 ? -ldexp(1, f.least - f.bits) : 0;
 }
 
 #endif

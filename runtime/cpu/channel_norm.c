@@ -4,7 +4,8 @@
  * what they found is put together in the order of the chunks; variances are sums of squares about the mean, never
  * differences of large numbers. batch_norm puts the rows of all images together for one channel, group_norm the rows of
  * one image for `per` channels. x is read twice for the statistics and once for the result; backward reads grad and x
- * twice.
+ * twice. A residual is added and a ReLU taken as the result is made; backward takes the ReLU's gradient of a chunk as
+ * it comes to it.
  *
  * Where all tensors are contiguous, a plane is one channel of one image, side by side (cpu/planes.h). Then all planes
  * that share statistics, a unit, go through every step one after another: memory is read once where a unit stays in a
@@ -12,6 +13,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/numerics.h"
 #include "cpu/planes.h"
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -41,40 +43,47 @@ typedef struct batch {
   double eps;
   bool fixed;                           /* the statistics are not the batch's: backward, dx does not depend on x */
   bool grouped;                         /* group_norm */
-  gb_rows x, grad, y;
+  bool adds;                            /* forward: there is a residual */
+  double floor;                         /* forward: what is less becomes 0; -inf: nothing is */
+  gb_rows x, other, y;                  /* other: the gradient, or (forward) what is added to the result */
   double *parts;                        /* two sums by channel of each chunk: 2 * c of them */
   double *mean, *rstd;                  /* by cell */
   char *offset, *scale, *weight, *bias; /* by cell, in lanes: the mean, rstd * weight or rstd, the parameters */
   char *plain, *along;                  /* by cell, in lanes: the means of the gradient's two sums */
+  struct { gb_rows grad, more, rectified; bool on, adds; } relu; /* backward: other is still to be made of these */
   gb_scratch scratch;
 } batch;
 
 /* Planes of fewer elements are read as rows of channels; as are those so large and few that threads would wait. */
 enum { LEAST_PLANE = 16, FEW_PLANES = 16 };
 
+/* Has a tensor, if there is one, planes as x has? */
+static bool has_planes(const gb_tensor *t, const gb_tensor *x) {
+  return !t || (t->dtype == x->dtype && gb_is_contiguous(t));
+}
+
 /* Elements of a plane where all tensors have planes of one dtype, else 0. */
 static int64_t plane_of(const gb_tensor *x, const gb_tensor *other, const gb_tensor *y) {
   int64_t planes = x->shape[0] * x->shape[1], plane = planes > 0 ? x->numel / planes : 0;
-  bool same = x->dtype == other->dtype && x->dtype == y->dtype;
-  if (!same || !gb_is_contiguous(x) || !gb_is_contiguous(other) || !gb_is_contiguous(y)) return 0;
+  if (!has_planes(x, x) || !has_planes(other, x) || !has_planes(y, x)) return 0;
   return plane < LEAST_PLANE || (planes < FEW_PLANES && plane > BATCH_CHUNK_ELEMENTS) ? 0 : plane;
 }
 
-/* Sizes, and scratch with room for everything above. */
+/* Sizes, and scratch with room for everything above. planes: all other tensors have them. */
 static gb_status open_batch(batch *b, gb_op_call *call, const gb_tensor *x, const gb_tensor *other, const gb_tensor *y,
-                            int64_t images,
-                            int64_t per) {
-  *b = (batch){ .call = call, .lane = gb_norm_lane(x, other), .images = images, .c = x->shape[1], .per = per };
+                            int64_t images, int64_t per, bool planes) {
+  *b = (batch){ .call = call, .lane = gb_norm_lane(x, other), .images = images, .c = x->shape[1], .per = per,
+                .floor = -INFINITY };
   b->cells = images * b->c;
   b->x = gb_rows_of(x, 1);
-  b->grad = gb_rows_of(other, 1);
+  b->other = gb_rows_of(other, 1);
   b->y = gb_rows_of(y, 1);
   b->bytes = (int64_t)gb_lane_bytes(b->lane);
   b->count = b->x.count / images;
   b->batch = least(most(gb_norm_batch(b->c), gb_row_plan_for(&b->x).batch), MOST_BATCH_ROWS);
   b->chunk = most(16, BATCH_CHUNK_ELEMENTS / most(b->c, 1));
   b->together = least(most(LONG_ROW / b->c, 1), b->batch);
-  b->plane = plane_of(x, other, y);
+  b->plane = planes ? plane_of(x, other, y) : 0;
   if (b->plane > 0) b->chunk = b->plane; /* so parts are of planes */
   b->chunks = (b->count + b->chunk - 1) / b->chunk;
   size_t shared = 0, at[7], parts = gb_scratch_take(&shared, most(b->chunks, 1) * 2 * b->cells * 8), room = 0;
@@ -150,6 +159,48 @@ static void apply_line(gb_lane lane, void *y, const void *x, const void *offset,
 #pragma omp simd
       for (int64_t i = at; i < end; i++) t[i] = (d[i] - p[i]) * u[i] + c[i];
     }
+  }
+}
+
+/* y += residual, if there is one; then what is less than `floor` becomes 0. */
+static void finish_line(gb_lane lane, void *y, const void *residual, double floor, int64_t n) {
+  float *r = y, least = (float)floor;
+  const float *f = residual;
+  double *t = y;
+  const double *d = residual;
+  for GB_PIECES(at, m, n) {
+    int64_t end = at + m;
+    if (lane == GB_LANE_F32) {
+      if (f) for (int64_t i = at; i < end; i++) r[i] += f[i];
+      for (int64_t i = at; i < end; i++) r[i] = r[i] < least ? 0 : r[i];
+    } else {
+      if (d) for (int64_t i = at; i < end; i++) t[i] += d[i];
+      for (int64_t i = at; i < end; i++) t[i] = t[i] < floor ? 0 : t[i];
+    }
+  }
+}
+
+/* to = x + y; to may be x. */
+static void add_line(gb_lane lane, void *to, const void *x, const void *y, int64_t n) {
+  float *r = to;
+  const float *f = x, *g = y;
+  double *t = to;
+  const double *d = x, *e = y;
+  for GB_PIECES(at, m, n) {
+    if (lane == GB_LANE_F32) for (int64_t i = at; i < at + m; i++) r[i] = f[i] + g[i];
+    else for (int64_t i = at; i < at + m; i++) t[i] = d[i] + e[i];
+  }
+}
+
+/* The gradient of a ReLU: to = grad where the result is not 0 or less; to may be grad. */
+static void mask_line(gb_lane lane, void *to, const void *grad, const void *rectified, int64_t n) {
+  float *r = to;
+  const float *f = grad, *y = rectified;
+  double *t = to;
+  const double *d = grad, *z = rectified;
+  for GB_PIECES(at, m, n) {
+    if (lane == GB_LANE_F32) for (int64_t i = at; i < at + m; i++) r[i] = y[i] <= 0 ? 0 : f[i];
+    else for (int64_t i = at; i < at + m; i++) t[i] = z[i] <= 0 ? 0 : d[i];
   }
 }
 
@@ -283,7 +334,7 @@ static void update_running(batch *b) {
   gb_running_here = outer;
 }
 
-/* Of each row of a chunk: (x - mean) * (rstd * weight) + bias. */
+/* Of each row of a chunk: (x - mean) * (rstd * weight) + bias, and what comes behind. */
 static void apply_chunk(void *arg, int64_t chunk) {
   const batch *b = arg;
   batch_room r = batch_room_of(b);
@@ -300,6 +351,8 @@ static void apply_chunk(void *arg, int64_t chunk) {
       int64_t at = i * b->c * b->bytes, elements = least(b->together, n - i) * b->c;
       apply_line(b->lane, y + at, x + at, r.offset, r.scale, r.bias, elements);
     }
+    if (b->adds || b->floor > -INFINITY)
+      finish_line(b->lane, y, b->adds ? rows_in_lanes(b, &b->other, first, n, r.grad) : NULL, b->floor, n * b->c);
     if (!own) gb_rows_store(&b->y, b->lane, first, n, y);
   }
 }
@@ -352,14 +405,15 @@ static void find_moments(const batch *b, int64_t first) {
   merge_unit(b, first);
 }
 
-/* Statistics, unless they are fixed, and (x - mean) * (rstd * weight) + bias. */
+/* Statistics, unless they are fixed, (x - mean) * (rstd * weight) + bias, and what comes behind. */
 static void normalise_unit(const batch *b, int64_t first) {
   if (!b->fixed) find_moments(b, first);
   for (int64_t k = 0; k < b->per * b->chunks && !gb_work(2 * b->plane); k++) {
     int64_t plane = plane_at(b, first, k), cell = plane % b->cells;
     double rstd = 1 / sqrt(b->rstd[cell] + b->eps), weight = gb_row_get(b->lane, b->weight, cell);
-    gb_plane_line line = { b->mean[cell], rstd * weight, gb_row_get(b->lane, b->bias, cell) };
-    gb_plane_apply(b->x.dtype, plane_data(b, &b->y, plane), plane_data(b, &b->x, plane), b->plane, line);
+    gb_plane_line line = { b->mean[cell], rstd * weight, gb_row_get(b->lane, b->bias, cell), b->floor };
+    gb_plane_apply(b->x.dtype, plane_data(b, &b->y, plane), plane_data(b, &b->x, plane),
+                   b->adds ? plane_data(b, &b->other, plane) : NULL, b->plane, line);
   }
 }
 
@@ -369,12 +423,20 @@ static void normalise_chunk(void *arg, int64_t chunk) {
   for (int64_t first = chunk * at_once; first < end; first += b->per) normalise_unit(b, first);
 }
 
+/* The gradient of a plane behind a ReLU becomes that before it. */
+static void mask_plane(const batch *b, int64_t plane) {
+  gb_plane_mask(b->x.dtype, plane_data(b, &b->other, plane), plane_data(b, &b->relu.grad, plane),
+                b->relu.adds ? plane_data(b, &b->relu.more, plane) : NULL, plane_data(b, &b->relu.rectified, plane),
+                b->plane);
+}
+
 /* The two sums of each plane of a unit's gradient. */
 static void find_sums(const batch *b, int64_t first) {
   for (int64_t k = 0; k < b->per * b->chunks && !gb_work(2 * b->plane); k++) {
     int64_t plane = plane_at(b, first, k);
     double *part = plane_part(b, plane), sums[2];
-    gb_plane_sums(b->x.dtype, plane_data(b, &b->grad, plane), plane_data(b, &b->x, plane), b->plane,
+    if (b->relu.on) mask_plane(b, plane);
+    gb_plane_sums(b->x.dtype, plane_data(b, &b->other, plane), plane_data(b, &b->x, plane), b->plane,
                   gb_row_get(b->lane, b->offset, plane % b->cells), sums);
     part[0] = sums[0], part[b->c] = sums[1];
   }
@@ -388,7 +450,7 @@ static void differentiate_unit(const batch *b, int64_t first) {
     gb_plane_slope slope = { b->grouped ? rstd : rstd * weight, b->grouped ? weight : 1,
                              gb_row_get(b->lane, b->plain, cell), gb_row_get(b->lane, b->offset, cell),
                              gb_row_get(b->lane, b->along, cell) };
-    gb_plane_differentiate(b->x.dtype, plane_data(b, &b->y, plane), plane_data(b, &b->grad, plane),
+    gb_plane_differentiate(b->x.dtype, plane_data(b, &b->y, plane), plane_data(b, &b->other, plane),
                            plane_data(b, &b->x, plane), b->plane, slope, b->fixed);
   }
 }
@@ -416,8 +478,10 @@ static gb_status batch_norm(gb_op_call *call) {
   const gb_out_batch_norm *out = GB_OUT(call, batch_norm);
   batch b;
   if (in->x->shape[1] == 0) return GB_OK;
-  GB_TRY(open_batch(&b, call, in->x, out->y, out->y, 1, 1));
+  GB_TRY(open_batch(&b, call, in->x, in->residual ? in->residual : out->y, out->y, 1, 1, true));
   b.fixed = !attrs->training.integer, b.eps = attrs->eps.number;
+  b.adds = in->residual != NULL;
+  if (attrs->activation.integer == GB_WORD_relu) b.floor = gb_negative_below((gb_dtype)out->y->dtype);
   set_parameter(&b, in->weight, 1, b.weight);
   set_parameter(&b, in->bias, 0, b.bias);
   if (b.fixed) {
@@ -431,18 +495,35 @@ static gb_status batch_norm(gb_op_call *call) {
   return GB_OK;
 }
 
+/* The gradient of a chunk behind a ReLU becomes that before it. */
+static void mask_chunk(const batch *b, const batch_room *r, part_of_rows rows) {
+  for (int64_t n, first = rows.first; first < rows.end; first += n) {
+    n = least(b->batch, rows.end - first);
+    if (gb_work(BATCH_PASSES * n * b->c)) return;
+    char *own = gb_rows_own(&b->other, gb_lane_dtype(b->lane), first), *to = own ? own : r->grad;
+    const char *grad = rows_in_lanes(b, &b->relu.grad, first, n, r->grad);
+    if (b->relu.adds) {
+      add_line(b->lane, to, grad, rows_in_lanes(b, &b->relu.more, first, n, r->x), n * b->c);
+      grad = to;
+    }
+    mask_line(b->lane, to, grad, rows_in_lanes(b, &b->relu.rectified, first, n, r->x), n * b->c);
+    if (!own) gb_rows_store(&b->other, b->lane, first, n, to);
+  }
+}
+
 /* The sums of grad and of grad * (x - mean) of one chunk. */
 static void gradients_chunk(void *arg, int64_t chunk) {
   const batch *b = arg;
   batch_room r = batch_room_of(b);
   part_of_rows rows = rows_of_chunk(b, chunk);
   double *part = b->parts + chunk * 2 * b->c;
+  if (b->relu.on) mask_chunk(b, &r, rows);
   gb_clear_bytes(part, (size_t)(2 * b->c) * sizeof *part);
   repeat_channels(b, rows.image, b->offset, r.offset);
   for (int64_t n, first = rows.first; first < rows.end; first += n) {
     n = least(b->batch, rows.end - first);
     if (gb_work(BATCH_PASSES * n * b->c)) return;
-    const char *x = rows_in_lanes(b, &b->x, first, n, r.x), *grad = rows_in_lanes(b, &b->grad, first, n, r.grad);
+    const char *x = rows_in_lanes(b, &b->x, first, n, r.x), *grad = rows_in_lanes(b, &b->other, first, n, r.grad);
     for (int64_t i = 0; i < n; i += b->together) {
       int64_t at = i * b->c * b->bytes, elements = least(b->together, n - i) * b->c;
       add_gradients(b->lane, r.sums[0], r.sums[1], grad + at, x + at, r.offset, elements);
@@ -500,7 +581,7 @@ static void backward_rows_chunk(void *arg, int64_t chunk) {
     if (gb_work(BATCH_PASSES * n * b->c)) return;
     if (b->fixed) gb_clear_bytes(r.x, (size_t)(n * b->c * b->bytes));
     const char *x = b->fixed ? r.x : rows_in_lanes(b, &b->x, first, n, r.x);
-    const char *grad = rows_in_lanes(b, &b->grad, first, n, r.grad);
+    const char *grad = rows_in_lanes(b, &b->other, first, n, r.grad);
     char *own = gb_rows_own(&b->y, gb_lane_dtype(b->lane), first), *dx = own ? own : r.grad;
     for (int64_t i = 0; i < n; i += b->together) {
       int64_t at = i * b->c * b->bytes, elements = least(b->together, n - i) * b->c;
@@ -532,6 +613,21 @@ static void batch_gradient_chunk(void *arg, int64_t chunk) {
   }
 }
 
+/* The gradient comes from behind a ReLU. */
+static void begin_behind_relu(batch *b) {
+  const gb_in_batch_norm_backward *in = GB_IN(b->call, batch_norm_backward);
+  b->relu.on = true, b->relu.adds = in->more != NULL;
+  b->relu.grad = gb_rows_of(in->grad, 1);
+  b->relu.rectified = gb_rows_of(in->rectified, 1);
+  if (in->more) b->relu.more = gb_rows_of(in->more, 1);
+}
+
+/* Have the tensors of a ReLU behind it planes as well? */
+static bool relu_has_planes(const gb_in_batch_norm_backward *in) {
+  return !in->rectified || (has_planes(in->grad, in->x) && has_planes(in->more, in->x) &&
+                            has_planes(in->rectified, in->x));
+}
+
 /* dbias is the sum of grad, dweight that of grad * normal; with the batch's own statistics both also flow back through
  * mean and variance. */
 static gb_status batch_norm_backward(gb_op_call *call) {
@@ -539,7 +635,8 @@ static gb_status batch_norm_backward(gb_op_call *call) {
   const gb_out_batch_norm_backward *out = GB_OUT(call, batch_norm_backward);
   batch b;
   if (in->x->shape[1] == 0) return GB_OK;
-  GB_TRY(open_batch(&b, call, in->x, in->grad, out->dx, 1, 1));
+  GB_TRY(open_batch(&b, call, in->x, in->rectified ? out->masked : in->grad, out->dx, 1, 1, relu_has_planes(in)));
+  if (in->rectified) begin_behind_relu(&b);
   channel_values(in->mean, b.mean, false);
   channel_values(in->rstd, b.rstd, false);
   set_parameter(&b, in->weight, 1, b.weight);
@@ -580,7 +677,7 @@ static gb_status group_norm(gb_op_call *call) {
   const int64_t *shape = in->x->shape;
   batch b;
   if (in->x->numel == 0) return GB_OK;
-  GB_TRY(open_batch(&b, call, in->x, out->y, out->y, shape[0], shape[1] / attrs->groups.integer));
+  GB_TRY(open_batch(&b, call, in->x, out->y, out->y, shape[0], shape[1] / attrs->groups.integer, true));
   b.eps = attrs->eps.number;
   set_parameter(&b, in->weight, 1, b.weight);
   set_parameter(&b, in->bias, 0, b.bias);
@@ -640,7 +737,7 @@ static gb_status group_norm_backward(gb_op_call *call) {
       if (none[i]) gb_clear_bytes(gb_data(none[i]), (size_t)none[i]->numel * gb_dtype_bytes((gb_dtype)none[i]->dtype));
     return GB_OK;
   }
-  GB_TRY(open_batch(&b, call, in->x, in->grad, out->dx, shape[0], shape[1] / in->mean->shape[1]));
+  GB_TRY(open_batch(&b, call, in->x, in->grad, out->dx, shape[0], shape[1] / in->mean->shape[1], true));
   b.grouped = true;
   group_values(&b, in->mean, b.mean, false);
   group_values(&b, in->rstd, b.rstd, false);

@@ -12,31 +12,48 @@ static inline gb_vector gb_plane_number(double x) {
   return gb_vector_of(x != x ? NAN : (float)x);
 }
 
-/* {---- y = (x - mean) * scale + shift ---- */
+/* {---- y = (x - mean) * scale + shift, and a residual and a ReLU behind it ---- */
 
-typedef struct gb_plane_line { double mean, scale, shift; } gb_plane_line;
+/* What is less than floor becomes 0; -inf: nothing is. */
+typedef struct gb_plane_line { double mean, scale, shift, floor; } gb_plane_line;
 
-GB_ALWAYS_INLINE void gb_plane_apply_wide(gb_dtype dtype, void *y, const void *x, int64_t n, gb_plane_line l) {
-  gb_vector mean = gb_plane_number(l.mean), scale = gb_plane_number(l.scale), shift = gb_plane_number(l.shift);
-  int64_t i = 0;
-  for (; i + GB_WIDE <= n; i += GB_WIDE) {
-    gb_wide v = gb_wide_load(dtype, x, i);
-    gb_wide_store(dtype, y, i, (gb_wide){ (v.a - mean) * scale + shift, (v.b - mean) * scale + shift }, false);
-  }
-  if (i == n) return;
-  gb_wide v = gb_wide_load_last(dtype, x, i, n - i, 0);
-  gb_wide_store_last(dtype, y, i, n - i, (gb_wide){ (v.a - mean) * scale + shift, (v.b - mean) * scale + shift });
+GB_ALWAYS_INLINE gb_vector gb_plane_floor(gb_vector x, gb_vector floor) {
+  return (gb_vector)((gb_vector_bits)x & ~(gb_vector_bits)(x < floor));
 }
 
-static inline void gb_plane_apply(gb_dtype dtype, void *y, const void *x, int64_t n, gb_plane_line l) {
+/* more: the residual, or NULL. bare: nothing comes behind. */
+GB_ALWAYS_INLINE void gb_plane_apply_wide(gb_dtype dtype, void *y, const void *x, const void *more, int64_t n,
+                                          gb_plane_line l, bool bare) {
+  gb_vector mean = gb_plane_number(l.mean), scale = gb_plane_number(l.scale), shift = gb_plane_number(l.shift);
+  gb_vector floor = gb_vector_of((float)l.floor);
+  for (int64_t i = 0; i < n; i += GB_WIDE) {
+    bool whole = i + GB_WIDE <= n;
+    gb_wide v = whole ? gb_wide_load(dtype, x, i) : gb_wide_load_last(dtype, x, i, n - i, 0);
+    v = (gb_wide){ (v.a - mean) * scale + shift, (v.b - mean) * scale + shift };
+    if (!bare && more) {
+      gb_wide m = whole ? gb_wide_load(dtype, more, i) : gb_wide_load_last(dtype, more, i, n - i, 0);
+      v = (gb_wide){ v.a + m.a, v.b + m.b };
+    }
+    if (!bare) v = (gb_wide){ gb_plane_floor(v.a, floor), gb_plane_floor(v.b, floor) };
+    if (whole) gb_wide_store(dtype, y, i, v, false);
+    else gb_wide_store_last(dtype, y, i, n - i, v);
+  }
+}
+
+static inline void gb_plane_apply(gb_dtype dtype, void *y, const void *x, const void *more, int64_t n,
+                                  gb_plane_line l) {
   double *wide = y;
-  const double *d = x;
+  const double *d = x, *e = more;
+  bool bare = !more && l.floor == -INFINITY;
   for GB_PIECES(at, m, n) {
-    if (dtype == GB_FLOAT64)
+    char *to = (char *)gb_norm_element(dtype, y, at);
+    const char *from = gb_norm_element(dtype, x, at), *added = more ? gb_norm_element(dtype, more, at) : NULL;
+    if (dtype == GB_FLOAT64) {
       for (int64_t i = at; i < at + m; i++) wide[i] = (d[i] - l.mean) * l.scale + l.shift;
-    else
-      GB_WIDE_FOR(dtype, gb_plane_apply_wide, (char *)gb_norm_element(dtype, y, at), gb_norm_element(dtype, x, at), m,
-                  l);
+      if (more) for (int64_t i = at; i < at + m; i++) wide[i] += e[i];
+      if (!bare) for (int64_t i = at; i < at + m; i++) wide[i] = wide[i] < l.floor ? 0 : wide[i];
+    } else if (bare) GB_WIDE_FOR(dtype, gb_plane_apply_wide, to, from, NULL, m, l, true);
+    else GB_WIDE_FOR(dtype, gb_plane_apply_wide, to, from, added, m, l, false);
   }
 }
 
@@ -82,6 +99,38 @@ static inline void gb_plane_sums(gb_dtype dtype, const void *grad, const void *x
       for (int64_t at = first; at < first + m; at += GB_TILE)
         GB_WIDE_FOR(dtype, gb_plane_sums_wide, gb_norm_element(dtype, grad, at), gb_norm_element(dtype, x, at),
                     n - at < GB_TILE ? n - at : GB_TILE, (float)mean, sums);
+  }
+}
+
+GB_ALWAYS_INLINE void gb_plane_mask_wide(gb_dtype dtype, void *masked, const void *grad, const void *more,
+                                         const void *rectified, int64_t n) {
+  for (int64_t i = 0; i < n; i += GB_WIDE) {
+    bool whole = i + GB_WIDE <= n;
+    gb_wide g = whole ? gb_wide_load(dtype, grad, i) : gb_wide_load_last(dtype, grad, i, n - i, 0);
+    gb_wide y = whole ? gb_wide_load(dtype, rectified, i) : gb_wide_load_last(dtype, rectified, i, n - i, 0);
+    if (more) {
+      gb_wide m = whole ? gb_wide_load(dtype, more, i) : gb_wide_load_last(dtype, more, i, n - i, 0);
+      g = (gb_wide){ g.a + m.a, g.b + m.b };
+    }
+    g.a = (gb_vector)((gb_vector_bits)g.a & ~(gb_vector_bits)(y.a <= 0));
+    g.b = (gb_vector)((gb_vector_bits)g.b & ~(gb_vector_bits)(y.b <= 0));
+    if (whole) gb_wide_store(dtype, masked, i, g, false);
+    else gb_wide_store_last(dtype, masked, i, n - i, g);
+  }
+}
+
+/* masked = grad, to which more is added if there is any, where the result of a ReLU is not 0 or less, of a plane. */
+static inline void gb_plane_mask(gb_dtype dtype, void *masked, const void *grad, const void *more,
+                                 const void *rectified, int64_t n) {
+  double *to = masked;
+  const double *g = grad, *d = more, *y = rectified;
+  for GB_PIECES(at, m, n) {
+    const char *added = more ? gb_norm_element(dtype, more, at) : NULL;
+    if (dtype == GB_FLOAT64)
+      for (int64_t i = at; i < at + m; i++) to[i] = y[i] <= 0 ? 0 : d ? g[i] + d[i] : g[i];
+    else
+      GB_WIDE_FOR(dtype, gb_plane_mask_wide, (char *)gb_norm_element(dtype, masked, at),
+                  gb_norm_element(dtype, grad, at), added, gb_norm_element(dtype, rectified, at), m);
   }
 }
 

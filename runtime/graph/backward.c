@@ -462,9 +462,15 @@ static bool passes(const gb_edge *edge, const gb_tensor *grad) {
          !memcmp(edge->shape, grad->shape, sizeof *grad->shape * (size_t)grad->ndim);
 }
 
+/* Is it a batch norm that ends with a ReLU of its own? */
+static bool ends_with_relu(const gb_node *node) {
+  return node->op == GB_OP_batch_norm && node->attrs[GB_ATTR_AT(batch_norm, activation)].integer == GB_WORD_relu;
+}
+
 /* Does it lead to a batch norm that makes the gradient of the ReLU behind it as well? */
 static bool meets_batch_norm(const gb_edge *edge, const gb_tensor *grad) {
   if (!passes(edge, grad) || edge->node->op != GB_OP_batch_norm || is_seen(edge->node)) return false;
+  if (ends_with_relu(edge->node)) return false;
   return edge->node->attrs[GB_ATTR_AT(batch_norm, training)].integer;
 }
 
@@ -490,7 +496,7 @@ static bool is_empty(const arrival *a) {
 
 /* Does the node take a gradient that has yet to go through a ReLU? */
 static bool takes_gate(const gb_node *node) {
-  return (node->op == GB_OP_batch_norm || node->op == GB_OP_add) && !is_seen(node);
+  return ((node->op == GB_OP_batch_norm && !ends_with_relu(node)) || node->op == GB_OP_add) && !is_seen(node);
 }
 
 /* A node's gradient stays on its way, and waits for whoever makes it, if the node is a ReLU before which a batch norm
@@ -761,9 +767,9 @@ static gb_status deliver_leaf(walk *w, gb_tensor *leaf, gb_tensor *grad) {
 static bool waits_to_be_added(walk *w, arrival *a, const gb_tensor *grad) {
   const gb_node *node = a->node;
   const gb_tensor *first = a->grads[0];
-  if (node->op != GB_OP_relu || !first || a->more || is_seen(node) || !is_plain(w, grad->tag)) return false;
+  if (!first || a->more || is_seen(node) || !is_plain(w, grad->tag)) return false;
   if (first->dtype != grad->dtype || !gb_same_tag(first->tag, grad->tag)) return false;
-  if (!meets_gate(node->edges, grad)) return false;
+  if (!ends_with_relu(node) && (node->op != GB_OP_relu || !meets_gate(node->edges, grad))) return false;
   return !a->gate || settle_arrival(w, a) == GB_OK;
 }
 
@@ -948,9 +954,10 @@ static gb_status run_gradient(walk *w, gb_node *node, gb_tensor **grads, gb_tens
   gb_modes *modes = context->modes;
   gb_gate *gate = NULL;
   if (node->op == GB_OP_batch_norm) call.gate = w->gate;
+  if (ends_with_relu(node)) call.more = w->more;
   gb_status status = begin_gate(w, &call, &gate);
-  if (status == GB_OK && w->more && !gate) status = add_to(w, &grads[0], w->more);
-  gb_drop(&w->more);
+  if (status == GB_OK && w->more && !gate && !call.more) status = add_to(w, &grads[0], w->more);
+  if (!call.more) gb_drop(&w->more);
   if (status == GB_OK && !gate) status = node->gradient(&call);
   context->modes = modes;
   if (status != GB_OK) return tell_where(w, node, status);
@@ -1180,7 +1187,8 @@ static gb_status go(walk *w) {
     gb_tensor *grads[GB_MAX_OUT];
     gb_status status = GB_OK;
     for (int i = 0; status == GB_OK && a->parts && i < GB_MAX_OUT; i++) status = whole_again(a, i);
-    bool on_the_way = a->gate ? takes_gate(node) && !a->gate->made : node->op == GB_OP_relu && !is_seen(node);
+    bool rectifies = node->op == GB_OP_relu || ends_with_relu(node);
+    bool on_the_way = a->gate ? takes_gate(node) && !a->gate->made : rectifies && !is_seen(node);
     if (status == GB_OK && !on_the_way) status = settle_arrival(w, a);
     memcpy(grads, a->grads, sizeof grads);
     memset(a->grads, 0, sizeof a->grads);

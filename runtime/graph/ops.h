@@ -208,6 +208,7 @@ typedef struct gb_grad_call {
   /* The first output's gradient has yet to go through this ReLU, and out[0] is what goes in; or NULL. Of batch_norm
    * only. */
   struct gb_gate *gate;
+  gb_tensor *more;             /* to be added to out[0] before its own ReLU, or NULL. Of batch_norm only. */
   struct walk *walk;           /* for the accumulator, take_part and gb_grad_may_write */
   uint32_t settled;
 } gb_grad_call;

@@ -1,9 +1,8 @@
 /* ops/norm.c - layer_norm, rms_norm, add_layer_norm, batch_norm and group_norm: checks and gradients.
  *
  * A norm keeps its input as it is (16 bits where it has 16) with the mean and 1 / sqrt(var + eps) of each row or
- * channel, and one fused row computes all its gradients from them. For a graph of the gradient, layer_norm and rms_norm
- * are computed again from x by ops that can be differentiated; batch_norm and add_layer_norm can be differentiated
- * once. */
+ * channel, and one fused row computes all its gradients from them. For a graph of the gradient they are computed again
+ * from x by ops that can be differentiated; only add_layer_norm can be differentiated once. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -209,31 +208,36 @@ static void hand_or_settle(gb_grad_call *g, int input, gb_tensor *sum, gb_tensor
 /* Where the gradient of a parameter is written as it is made; NULL: it is handed over. */
 #define EMPTY_SUM(g, op, name, x) gb_grad_empty_sum((g), GB_IN_AT(op, name), statistic_dtype(x))
 
-/* The mean over the last `count` dims, kept as dims of size 1. */
-static gb_tensor *mean_of_last(gb_chain *c, gb_tensor *x, int count) {
+/* The last `count` dims. */
+static gb_attr last_dims(int count) {
   gb_attr dims = { .given = true, .count = (int8_t)count };
   for (int i = 0; i < count; i++) dims.ints[i] = i - count;
+  return dims;
+}
+
+/* The mean over dims, kept as dims of size 1. */
+static gb_tensor *mean_over(gb_chain *c, gb_tensor *x, gb_attr dims) {
   return GB_CHAIN(c, mean, .x = x, .dim = dims, .keepdim = gb_attr_int(true));
 }
 
-/* The norm's gradients as ops that have gradients themselves. centre: layer_norm, else rms_norm. The results are owned
- * by the chain. */
+/* The norm's gradients as ops that have gradients themselves. dims: what is normalised; centre: rms_norm does not. The
+ * results are owned by the chain. */
 typedef struct norm_gradients { gb_tensor *dx, *dnormal, *dy; } norm_gradients;
 
-static norm_gradients compose(gb_chain *c, gb_tensor *grad, gb_tensor *input, gb_tensor *weight, int dims, double eps,
-                              bool centre) {
+static norm_gradients compose(gb_chain *c, gb_tensor *grad, gb_tensor *input, gb_tensor *weight, gb_attr dims,
+                              double eps, bool centre) {
   gb_tensor *x = gb_chain_widen(c, input);
   if (c->status != GB_OK) return (norm_gradients){ NULL, NULL, NULL };
   gb_tensor *dy = gb_chain_cast(c, grad, (gb_dtype)x->dtype);
-  gb_tensor *centred = centre ? gb_chain_2(c, GB_OP_sub, x, mean_of_last(c, x, dims), NULL) : x;
-  gb_tensor *variance = mean_of_last(c, gb_chain_2(c, GB_OP_mul, centred, centred, NULL), dims);
+  gb_tensor *centred = centre ? gb_chain_2(c, GB_OP_sub, x, mean_over(c, x, dims), NULL) : x;
+  gb_tensor *variance = mean_over(c, gb_chain_2(c, GB_OP_mul, centred, centred, NULL), dims);
   gb_tensor *rstd = gb_chain_1(c, GB_OP_rsqrt, gb_chain_number(c, GB_OP_add, variance, eps), NULL);
   gb_tensor *normal = gb_chain_2(c, GB_OP_mul, centred, rstd, NULL);
   gb_tensor *dn = weight ? gb_chain_2(c, GB_OP_mul, dy, gb_chain_widen(c, weight), NULL) : dy;
-  gb_tensor *along = gb_chain_2(c, GB_OP_mul, normal, mean_of_last(c, gb_chain_2(c, GB_OP_mul, dn, normal, NULL), dims),
+  gb_tensor *along = gb_chain_2(c, GB_OP_mul, normal, mean_over(c, gb_chain_2(c, GB_OP_mul, dn, normal, NULL), dims),
                                 NULL);
   gb_tensor *across = gb_chain_2(c, GB_OP_sub, dn, along, NULL);
-  if (centre) across = gb_chain_2(c, GB_OP_sub, across, mean_of_last(c, dn, dims), NULL);
+  if (centre) across = gb_chain_2(c, GB_OP_sub, across, mean_over(c, dn, dims), NULL);
   return (norm_gradients){ gb_chain_2(c, GB_OP_mul, across, rstd, NULL), gb_chain_2(c, GB_OP_mul, dy, normal, NULL),
                            dy };
 }
@@ -250,8 +254,8 @@ static gb_status composed_gradient(gb_grad_call *g, bool centre) {
   gb_tensor *dx = NULL, *dweight = NULL, *dbias = NULL;
   const gb_in_layer_norm *saved = GB_SAVED(g, layer_norm);
   const gb_attr *shape = &GB_ATTRS(g, layer_norm)->shape;
-  norm_gradients n = compose(&c, GB_GRAD_OUT(g, layer_norm)->y, saved->x, saved->weight, shape->count,
-                             GB_ATTRS(g, layer_norm)->eps.number, centre);
+  norm_gradients n = compose(&c, GB_GRAD_OUT(g, layer_norm)->y, saved->x, saved->weight,
+                             last_dims(shape->count), GB_ATTRS(g, layer_norm)->eps.number, centre);
   if (c.status == GB_OK && GB_NEEDS(g, layer_norm, weight))
     c.status = gb_sum_to(g->context, n.dnormal, shape->count, shape->ints, &dweight);
   if (c.status == GB_OK && centre && GB_NEEDS(g, layer_norm, bias))
@@ -407,20 +411,28 @@ static gb_status check_source(gb_op_call *call) {
                       gb_shape_text(x->ndim, x->shape, text, sizeof text));
 }
 
-/* x [n, c, ...], four vectors [c] or absent -> y like x, in x's layout; mean and rstd [c] are kept for backward. */
+static bool has_relu(const gb_attrs_batch_norm *attrs) { return attrs->activation.integer == GB_WORD_relu; }
+
+/* x [n, c, ...], four vectors [c] or absent, residual like x or absent -> y like x, in x's layout and the dtype that x
+ * and the residual promote to; mean and rstd [c] are kept for backward, and y again if relu needs it for that. */
 static gb_status batch_norm_check(gb_op_call *call) {
-  const gb_tensor *x = GB_IN(call, batch_norm)->x;
+  const gb_in_batch_norm *in = GB_IN(call, batch_norm);
+  gb_out_batch_norm *made = GB_OUT(call, batch_norm);
+  const gb_tensor *x = in->x;
   GB_TRY(gb_require_float(call, GB_IN_AT(batch_norm, x)));
   GB_TRY(gb_require_ndim(call, GB_IN_AT(batch_norm, x), 2, GB_MAX_NDIM));
   GB_TRY(check_running(call, GB_IN_AT(batch_norm, running_mean)));
   GB_TRY(check_running(call, GB_IN_AT(batch_norm, running_var)));
   GB_TRY(check_like(call, GB_IN_AT(batch_norm, weight), 1, x->shape + 1, of_channels));
   GB_TRY(check_like(call, GB_IN_AT(batch_norm, bias), 1, x->shape + 1, of_channels));
+  GB_TRY(check_like(call, GB_IN_AT(batch_norm, residual), x->ndim, x->shape, "x's shape"));
   GB_TRY(check_source(call));
-  GB_TRY(gb_call_output_like(call, GB_OUT_AT(batch_norm, y), x, gb_call_dtype(call, (gb_dtype)x->dtype)));
+  gb_dtype natural = in->residual ? gb_promote((gb_dtype)x->dtype, (gb_dtype)in->residual->dtype) : (gb_dtype)x->dtype;
+  GB_TRY(gb_call_output_like(call, GB_OUT_AT(batch_norm, y), x, gb_call_dtype(call, natural)));
   if (!call->needs_grad) return GB_OK;
   GB_TRY(gb_call_output(call, GB_OUT_AT(batch_norm, mean), 1, x->shape + 1, statistic_dtype(x)));
-  return gb_call_output(call, GB_OUT_AT(batch_norm, rstd), 1, x->shape + 1, statistic_dtype(x));
+  GB_TRY(gb_call_output(call, GB_OUT_AT(batch_norm, rstd), 1, x->shape + 1, statistic_dtype(x)));
+  return has_relu(GB_ATTRS(call, batch_norm)) ? gb_tensor_detach(made->y, &made->rectified) : GB_OK;
 }
 
 /* grad, x, weight, mean, rstd -> dx like x, dweight if there is a weight, dbias. Behind a ReLU also masked, like x. */
@@ -448,42 +460,118 @@ static gb_status batch_norm_backward_check(gb_op_call *call) {
   return gb_call_output(call, GB_OUT_AT(batch_norm_backward, dbias), 1, x->shape + 1, sums);
 }
 
-/* Only a GPU has kernels that go through the ReLU on their way. */
-static bool is_rectified_on_host(const gb_op_call *call) {
-  return call->device.type == GB_CPU && GB_IN(call, batch_norm_backward)->rectified;
+/* A ReLU whose gradient is still to be made, its own or (a gate) one behind it: the sum of grad and more goes in where
+ * rectified, its result, is positive. */
+typedef struct rectifier { gb_tensor *grad, *more, *rectified; } rectifier;
+
+static rectifier rectifier_of(const gb_grad_call *g) {
+  gb_tensor *grad = GB_GRAD_OUT(g, batch_norm)->y;
+  if (g->gate) return (rectifier){ grad, g->gate->more, g->gate->y };
+  return (rectifier){ grad, g->more, GB_KEPT(g, batch_norm)->rectified };
 }
 
-/* The ReLU's gradient, then the norm's. */
-static gb_status rectified_on_host(gb_op_call *call) {
-  const gb_in_batch_norm_backward *in = GB_IN(call, batch_norm_backward);
-  gb_out_batch_norm_backward *out = GB_OUT(call, batch_norm_backward);
-  gb_tensor *sum = NULL, *masked = NULL;
-  if (in->more) GB_TRY(GB_RUN(call->context, add, &sum, .x = in->grad, .y = in->more));
-  gb_status status = GB_RUN(call->context, relu_backward, &masked, .grad = sum ? sum : in->grad, .y = in->rectified);
+/* What goes in, by ops of its own; grad again, a new reference, where there is no ReLU. */
+static gb_status rectify(gb_context *context, const rectifier *r, gb_tensor **out) {
+  gb_tensor *sum = NULL;
+  if (!r->rectified) {
+    gb_tensor_retain(*out = r->grad);
+    return GB_OK;
+  }
+  if (r->more) GB_TRY(GB_RUN(context, add, &sum, .x = r->grad, .y = r->more));
+  gb_status status = GB_RUN(context, relu_backward, out, .grad = sum ? sum : r->grad, .y = r->rectified);
   gb_drop(&sum);
-  if (status == GB_OK)
-    status = GB_RUN(call->context, batch_norm_backward, &out->dx, .grad = masked, .x = in->x, .weight = in->weight,
-                    .mean = in->mean, .rstd = in->rstd, .training = GB_ATTRS(call, batch_norm_backward)->training);
-  if (status == GB_OK) out->masked = masked;
-  else gb_drop(&masked);
   return status;
 }
 
-static gb_status batch_norm_gradient(gb_grad_call *g) {
+/* The sum of a gradient over all but its channels, a vector; by_channel: the channels as dims that it has. */
+static void sum_to_channels(gb_chain *c, gb_tensor *full, const gb_attr *by_channel, const gb_tensor *x,
+                            gb_tensor **out) {
+  gb_tensor *sum = NULL;
+  if (c->status != GB_OK) return;
+  c->status = gb_sum_to(c->context, full, by_channel->count, by_channel->ints, &sum);
+  if (c->status == GB_OK)
+    c->status = GB_RUN(c->context, reshape, out, .x = sum, .shape = gb_attr_ints(1, x->shape + 1));
+  gb_drop(&sum);
+}
+
+/* By running statistics x is only shifted and scaled. */
+static norm_gradients compose_fixed(gb_chain *c, gb_tensor *grad, gb_tensor *input, gb_tensor *weight, gb_tensor *mean,
+                                    gb_tensor *rstd) {
+  gb_tensor *x = gb_chain_widen(c, input);
+  if (c->status != GB_OK) return (norm_gradients){ NULL, NULL, NULL };
+  gb_tensor *dy = gb_chain_cast(c, grad, (gb_dtype)x->dtype);
+  gb_tensor *normal = gb_chain_2(c, GB_OP_mul, gb_chain_2(c, GB_OP_sub, x, mean, NULL), rstd, NULL);
+  gb_tensor *scale = weight ? gb_chain_2(c, GB_OP_mul, rstd, gb_chain_widen(c, weight), NULL) : rstd;
+  return (norm_gradients){ gb_chain_2(c, GB_OP_mul, dy, scale, NULL), gb_chain_2(c, GB_OP_mul, dy, normal, NULL), dy };
+}
+
+/* Those of the norm out of ops that can be differentiated, and the residual's. */
+static gb_status composed_batch_gradient(gb_grad_call *g) {
   const gb_in_batch_norm *saved = GB_SAVED(g, batch_norm);
   const gb_out_batch_norm *kept = GB_KEPT(g, batch_norm);
-  gb_gate *gate = g->gate;
+  const gb_attrs_batch_norm *attrs = GB_ATTRS(g, batch_norm);
+  const gb_tensor *x = saved->x;
+  gb_attr by_channel = { .given = true, .count = (int8_t)(x->ndim - 1), .ints = { x->shape[1] } };
+  gb_attr dims = { .given = true, .count = (int8_t)(x->ndim - 1) };
+  gb_tensor *dx = NULL, *sums[2] = { NULL, NULL }, *masked = NULL;
+  for (int d = 1; d < x->ndim - 1; d++) by_channel.ints[d] = 1, dims.ints[d] = d + 1;
+  rectifier relu = rectifier_of(g);
+  GB_TRY(rectify(g->context, &relu, &masked));
+  gb_chain c;
+  gb_chain_begin(&c, g->context);
+  gb_tensor *weight = saved->weight ? GB_CHAIN(&c, reshape, .x = saved->weight, .shape = by_channel) : NULL;
+  norm_gradients n = attrs->training.integer ? compose(&c, masked, saved->x, weight, dims, attrs->eps.number, true)
+      : compose_fixed(&c, masked, saved->x, weight, GB_CHAIN(&c, reshape, .x = kept->mean, .shape = by_channel),
+                      GB_CHAIN(&c, reshape, .x = kept->rstd, .shape = by_channel));
+  if (GB_NEEDS(g, batch_norm, weight)) sum_to_channels(&c, n.dnormal, &by_channel, x, &sums[0]);
+  if (GB_NEEDS(g, batch_norm, bias)) sum_to_channels(&c, n.dy, &by_channel, x, &sums[1]);
+  gb_status status = gb_chain_end(&c, n.dx, &dx);
+  if (status != GB_OK) {
+    gb_drop(&sums[0]);
+    gb_drop(&sums[1]);
+    gb_drop(&masked);
+    return status;
+  }
+  HAND(g, batch_norm, x, dx);
+  HAND(g, batch_norm, weight, sums[0]);
+  HAND(g, batch_norm, bias, sums[1]);
+  HAND(g, batch_norm, residual, masked);
+  return GB_OK;
+}
+
+/* One fused op goes through a ReLU on its way, if that has the dtype of x; what it makes of the gradient there is the
+ * residual's, and a gate's. */
+static gb_status batch_norm_gradient(gb_grad_call *g) {
+  if (g->create_graph) return composed_batch_gradient(g);
+  const gb_in_batch_norm *saved = GB_SAVED(g, batch_norm);
+  const gb_out_batch_norm *kept = GB_KEPT(g, batch_norm);
   gb_out_batch_norm_backward given = { .dweight = EMPTY_SUM(g, batch_norm, weight, saved->x),
                                        .dbias = EMPTY_SUM(g, batch_norm, bias, saved->x) }, made = { 0 };
-  if (gate) GB_TRY(gb_gate_check(gate));
-  GB_TRY(GB_RUN_OUT(g->context, batch_norm_backward, &given.dx, &made.dx, .grad = GB_GRAD_OUT(g, batch_norm)->y,
-                    .x = saved->x, .weight = saved->weight, .mean = kept->mean, .rstd = kept->rstd,
-                    .more = gate ? gate->more : NULL, .rectified = gate ? gate->y : NULL,
-                    .training = GB_ATTRS(g, batch_norm)->training));
-  if (gate) gb_gate_put(gate, made.masked);
+  gb_tensor *masked = NULL;
+  if (g->gate) GB_TRY(gb_gate_check(g->gate));
+  rectifier relu = rectifier_of(g);
+  bool fused = relu.rectified && relu.grad->dtype == saved->x->dtype;
+  if (!fused) {
+    GB_TRY(rectify(g->context, &relu, &masked));
+    relu = (rectifier){ .grad = masked };
+  }
+  gb_status status = GB_RUN_OUT(g->context, batch_norm_backward, &given.dx, &made.dx, .grad = relu.grad,
+                                .x = saved->x, .weight = saved->weight, .mean = kept->mean, .rstd = kept->rstd,
+                                .more = relu.more, .rectified = relu.rectified,
+                                .training = GB_ATTRS(g, batch_norm)->training);
+  if (fused) masked = made.masked;
+  if (status != GB_OK) {
+    if (!fused) gb_drop(&masked);
+    return status;
+  }
+  if (g->gate) {
+    gb_tensor_retain(masked);
+    gb_gate_put(g->gate, masked);
+  }
   HAND(g, batch_norm, x, made.dx);
   PUT(g, batch_norm, weight, given.dweight, made.dweight);
   PUT(g, batch_norm, bias, given.dbias, made.dbias);
+  HAND(g, batch_norm, residual, masked);
   return GB_OK;
 }
 
@@ -544,22 +632,16 @@ static gb_status composed_group_gradient(gb_grad_call *g) {
   for (int i = 2; i < x->ndim; i++) places *= x->shape[i];
   gb_attr apart = gb_attr_ints(4, (int64_t[]){ x->shape[0], groups, per, places }),
       whole = gb_attr_ints(x->ndim, x->shape);
-  gb_attr by_channel = gb_attr_ints(3, (int64_t[]){ groups, per, 1 }), channels = gb_attr_ints(1, x->shape + 1);
+  gb_attr by_channel = gb_attr_ints(3, (int64_t[]){ groups, per, 1 });
   gb_tensor *dx = NULL, *sums[2] = { NULL, NULL };
   gb_chain c;
   gb_chain_begin(&c, g->context);
   gb_tensor *weight = saved->weight ? GB_CHAIN(&c, reshape, .x = saved->weight, .shape = by_channel) : NULL;
   norm_gradients n = compose(&c, GB_CHAIN(&c, reshape, .x = GB_GRAD_OUT(g, group_norm)->y, .shape = apart),
-                             GB_CHAIN(&c, reshape, .x = saved->x, .shape = apart), weight, 2, attrs->eps.number, true);
-  gb_tensor *full[2] = { n.dnormal, n.dy };
-  bool needs[2] = { GB_NEEDS(g, group_norm, weight), GB_NEEDS(g, group_norm, bias) };
-  for (int i = 0; i < 2; i++) {
-    gb_tensor *sum = NULL;
-    if (c.status != GB_OK || !needs[i]) continue;
-    c.status = gb_sum_to(g->context, full[i], 3, by_channel.ints, &sum);
-    if (c.status == GB_OK) c.status = GB_RUN(g->context, reshape, &sums[i], .x = sum, .shape = channels);
-    gb_drop(&sum);
-  }
+                             GB_CHAIN(&c, reshape, .x = saved->x, .shape = apart), weight, last_dims(2),
+                             attrs->eps.number, true);
+  if (GB_NEEDS(g, group_norm, weight)) sum_to_channels(&c, n.dnormal, &by_channel, x, &sums[0]);
+  if (GB_NEEDS(g, group_norm, bias)) sum_to_channels(&c, n.dy, &by_channel, x, &sums[1]);
   gb_status status = gb_chain_end(&c, GB_CHAIN(&c, reshape, .x = n.dx, .shape = whole), &dx);
   if (status != GB_OK) {
     gb_drop(&sums[0]);
@@ -607,8 +689,7 @@ const gb_op_impl gb_family_norm[] = {
                 GB_SAVE_OUT(add_layer_norm, rstd) },
   { .op = GB_OP_batch_norm, .check = batch_norm_check, .gradient = batch_norm_gradient,
     .save_in = GB_SAVE_IN(batch_norm, x) | GB_SAVE_IN(batch_norm, weight),
-    .save_out = GB_SAVE_OUT(batch_norm, mean) | GB_SAVE_OUT(batch_norm, rstd) },
-  { .op = GB_OP_batch_norm_backward, .check = batch_norm_backward_check, .composed = is_rectified_on_host,
-    .compose = rectified_on_host },
+    .save_out = GB_SAVE_OUT(batch_norm, mean) | GB_SAVE_OUT(batch_norm, rstd) | GB_SAVE_OUT(batch_norm, rectified) },
+  { .op = GB_OP_batch_norm_backward, .check = batch_norm_backward_check },
   { .op = GB_OP_COUNT },
 };

@@ -318,6 +318,28 @@ static void test_through_relu(void) {
       }
 }
 
+/* The same forward, with the ReLU behind them and the sum with a residual in front of it, in training and evaluation.
+ * The sum without a ReLU is not the library's. Where it has no engine the plain kernels do it all, or without a
+ * residual ReLU runs apart. */
+static void test_with_relu(void) {
+  static const struct { int64_t c, inner; } layers[] = { { 64, 112 * 112 }, { 256, 56 * 56 }, { 512, 28 * 28 },
+                                                         { 1024, 14 * 14 }, { 2048, 7 * 7 }, { 20, 7 * 7 } };
+  int x = 0;
+  for (size_t s = 0; s < sizeof layers / sizeof *layers; s++)
+    for (int t = 0; t < 3; t++)
+      for (int form = 0; form < 4; form++) { /* training or evaluation, with a residual or without */
+        gb_batch_norm b = { .kind = form & 1 ? GB_BATCH_NORM_INFERENCE : GB_BATCH_NORM_TRAINING, .n = 64,
+                            .c = layers[s].c, .inner = layers[s].inner, .dtype = floats[t],
+                            .residual = form & 2 ? &x : NULL, .relu = true };
+        const gb_dnn_wish wish = { .deterministic = true, .exact = b.dtype == GB_FLOAT32,
+                                   .workspace = (size_t)256 << 20 };
+        bool has = form & 1 ? gb_is_16bit(b.dtype) : b.c % (gb_is_16bit(b.dtype) ? 8 : 4) == 0;
+        CHECK(has == plans(gb_batch_norm_graph, &b, &wish,
+                           "a batch norm with ReLU, kind %d, dtype %d, [%d, %d, %d], residual %d", (int)b.kind,
+                           (int)b.dtype, (int)b.n, (int)b.c, (int)b.inner, b.residual != NULL));
+      }
+}
+
 /* An image of less than nothing: the graph says so. */
 static void test_wrong_batch_norm(void) {
   gb_batch_norm b = { .kind = GB_BATCH_NORM_TRAINING, .n = 4, .c = 8, .inner = -9, .dtype = GB_FLOAT16 };
@@ -378,6 +400,7 @@ int main(void) {
   report("attention");
   test_batch_norms();
   test_through_relu();
+  test_with_relu();
   test_wrong_batch_norm();
   report("batch norms");
   test_pools();

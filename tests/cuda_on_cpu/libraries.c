@@ -120,10 +120,11 @@ gb_status gb_conv_run(gb_cuda_call *call, const gb_conv *conv, bool *served, cha
 typedef struct norm_work { gb_context *context; gb_batch_norm b; } norm_work;
 enum { SCALE, BIAS, MEAN, RSTD, DSCALE, DBIAS, VECTORS };
 
-static void run_training(const norm_work *w, gb_tensor *x, gb_tensor *y, gb_tensor **vectors) {
+static void run_training(const norm_work *w, gb_tensor *x, gb_tensor *residual, gb_tensor *y, gb_tensor **vectors) {
   gb_attrs_batch_norm attrs = { .training = gb_attr_int(true), .momentum = gb_attr_num(0.1),
-                                .eps = gb_attr_num((double)w->b.eps) };
-  gb_in_batch_norm in = { .x = x, .weight = vectors[SCALE], .bias = vectors[BIAS] };
+                                .eps = gb_attr_num((double)w->b.eps),
+                                .activation = gb_attr_word(w->b.relu ? GB_WORD_relu : GB_WORD_none) };
+  gb_in_batch_norm in = { .x = x, .weight = vectors[SCALE], .bias = vectors[BIAS], .residual = residual };
   gb_out_batch_norm out = { .y = y, .mean = vectors[MEAN], .rstd = vectors[RSTD] };
   run_op(w->context, GB_OP_batch_norm, &in, &out, &attrs);
 }
@@ -136,11 +137,14 @@ static void run_gradients(const norm_work *w, gb_tensor *x, gb_tensor *dx, gb_te
   run_op(w->context, GB_OP_batch_norm_backward, &in, &out, &attrs);
 }
 
-/* (x - mean) * scale + bias */
+/* (x - mean) * scale + bias, and what comes behind */
 static void run_inference(const gb_batch_norm *b) {
-  for (int64_t i = 0; i < b->n * b->inner * b->c; i++)
-    store(b->result, b->dtype, i, (load(b->x, b->dtype, i) - (double)b->mean[i % b->c]) * (double)b->scale[i % b->c] +
-          (double)b->bias[i % b->c]);
+  for (int64_t i = 0; i < b->n * b->inner * b->c; i++) {
+    double y = (load(b->x, b->dtype, i) - (double)b->mean[i % b->c]) * (double)b->scale[i % b->c] +
+        (double)b->bias[i % b->c];
+    if (b->residual) y += load(b->residual, b->dtype, i);
+    store(b->result, b->dtype, i, b->relu && y < 0 ? 0 : y);
+  }
 }
 
 /* (grad + more) * (rectified > 0), as the library's operations before it. */
@@ -158,20 +162,24 @@ static void run_norm(void *argument) {
   const int64_t shape[4] = { b->n, b->c, b->inner, 1 };
   float *const data[VECTORS] = { [SCALE] = b->scale, [BIAS] = b->bias, [MEAN] = b->mean, [RSTD] = b->rstd,
                                  [DSCALE] = b->dscale, [DBIAS] = b->dbias };
-  wrapped room[VECTORS], x_room, result_room, grad_room;
+  wrapped room[VECTORS], x_room, result_room, grad_room, residual_room;
   gb_tensor *vectors[VECTORS], *x = wrap(&x_room, w->context, b->x, b->dtype, 4, shape);
   gb_tensor *result = wrap(&result_room, w->context, b->result, b->dtype, 4, shape);
   bool through = b->kind == GB_BATCH_NORM_THROUGH_RELU;
+  gb_tensor *residual = wrap(&residual_room, w->context, b->residual, b->dtype, 4, shape);
   gb_tensor *grad = wrap(&grad_room, w->context, through ? b->masked : b->grad, b->dtype, 4, shape);
   for (int i = 0; i < VECTORS; i++) vectors[i] = wrap(&room[i], w->context, data[i], GB_FLOAT32, 1, &b->c);
   /* training and backward read x, and grad, once more after their sums */
   size_t once = size_of(b->dtype, x->numel), reads = b->kind == GB_BATCH_NORM_INFERENCE ? 1 : 2;
   /* through a ReLU the sums read grad, more and rectified and write masked, which is what is read once more */
-  gb_machine_moved(once * (reads * (grad ? 2 : 1) + (through ? 1 + (b->more != NULL) : 0)), once * (through ? 2 : 1));
+  reads = reads * (grad ? 2 : 1) + (through ? 1 + (b->more != NULL) : 0) + (residual != NULL);
+  gb_machine_moved(once * reads, once * (through ? 2 : 1));
   if (through) mask(b);
-  if (b->kind == GB_BATCH_NORM_TRAINING) run_training(w, x, result, vectors);
+  if (b->kind == GB_BATCH_NORM_TRAINING) run_training(w, x, residual, result, vectors);
   else if (grad) run_gradients(w, x, result, grad, vectors);
   else run_inference(b);
+  for (int64_t i = 0; b->relu && drops_nan() && i < result->numel; i++)
+    if (isnan(load(b->result, b->dtype, i))) store(b->result, b->dtype, i, 0);
 }
 
 gb_status gb_batch_norm_has(gb_cuda_call *call, const gb_batch_norm *b, bool *has) {

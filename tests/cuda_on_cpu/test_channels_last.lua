@@ -66,6 +66,48 @@ for _, dtype in ipairs { "float64", "float32", "float16", "bfloat16" } do
           { training = true }) end)
       end)
     end
+    for _, c in ipairs { 8, 5 } do
+      for _, training in ipairs { true, false } do
+        it(("adds a residual and takes a ReLU, %d channels, training %s"):format(c, training), function()
+          -- where the sum is not near 0: there one rounding decides about a whole gradient
+          local x, sign = randn(3, c, 4, 5) * 2 + 1, gb.randn(3, c, 4, 5):sign()
+          local r = (gb.rand(3, c, 4, 5) * sign + sign * 20):to(dtype)
+          for _, activation in ipairs { "relu", "none" } do
+            for _, residual in ipairs { true, false } do
+              if residual or activation == "relu" then
+                local function f(leaves, running)
+                  local bias = residual and leaves[3] or leaves[3] * 0 + 50
+                  return F.batch_norm(leaves[1], running[1], running[2], leaves[2], bias,
+                    residual and channels_last(leaves[4]) or nil, { training = training, activation = activation })
+                end
+                expect_alike(dtype, { x, vector(c), vector(c), residual and r or nil }, { vector(c), vector(c) }, f)
+              end
+            end
+          end
+        end)
+      end
+    end
+    it("is what a ReLU behind it gives", function()
+      for _, training in ipairs { true, false } do
+        local x = channels_last(randn(3, 8, 4, 5)):to("cuda")
+        local mean, var = vector(8):to("cuda"), vector(8):to("cuda")
+        local y = F.batch_norm(x, mean:clone(), var:clone(), nil, nil, { training = training, activation = "relu" })
+        local apart = F.batch_norm(x, mean, var, nil, nil, { training = training }):relu()
+        close(apart, y, dtype)
+      end
+    end)
+    it("passes NaN through the ReLU", function()
+      for _, residual in ipairs { true, false } do
+        for _, training in ipairs { true, false } do
+          local x, bias = channels_last(randn(2, 8, 3, 3)):to("cuda"), vector(8)
+          bias[3] = 0 / 0
+          local ones = gb.ones({ 8 }, { dtype = statistics })
+          local y = F.batch_norm(x, ones:to("cuda"), ones:to("cuda"), nil, bias:to("cuda"), residual and x or nil,
+            { training = training, activation = "relu" })
+          expect(y:ne(y):sum():item()):to_be(18)
+        end
+      end
+    end)
     it("sees a channel that is the same everywhere", function()
       expect_alike(dtype, { gb.ones(2, 8, 3, 3):to(dtype), vector(8), vector(8) }, { vector(8), vector(8) },
         norm(true, 1e-3))

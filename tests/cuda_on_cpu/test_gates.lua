@@ -87,6 +87,24 @@ for _, dtype in ipairs { "bfloat16", "float16", "float32", "float64" } do
         end)
       end)
     end
+    it("a ReLU and a residual in the norm itself, of results that are used twice", function()
+      local function relu(x, r, w, b)
+        return F.batch_norm(x, nil, nil, w, b, r, { training = true, activation = "relu" })
+      end
+      for _, c in ipairs { 8, 5 } do
+        expect_alike(leaves(c), function(t, apart) return relu(t[1], nil, t[3], t[4]) * t[2] end)
+        expect_alike(leaves(c), function(t, apart)
+          local y = apart(relu(t[1], t[2], t[3], t[4]))
+          return apart(relu(y * 0.5, y, t[5], t[6])) + y * t[2]
+        end)
+        expect_alike(leaves(c), function(t, apart)
+          return F.relu(apart(relu(t[1], nil, t[3], t[4]) + norm(t[2], t[5], t[6])))
+        end)
+        expect_alike(leaves(c), function(t, apart)
+          return F.relu(apart(F.batch_norm(t[1], nil, nil, t[3], t[4], t[2], { training = true })))
+        end)
+      end
+    end)
     it("what is also used before the ReLU", function()
       expect_alike(leaves(8), function(t, apart)
         local y = apart(norm(t[1], t[3], t[4]))
@@ -128,6 +146,22 @@ describe("a gradient on its way", function()
     y:backward()
     expect_same({ wanted }, { x.grad })
     expect_same({ by * (inner:gt(0):to("float32")) }, { inner.grad })
+  end)
+
+  it("is made in a captured step too, with the norm's own ReLU and residual", function()
+    local weight, bias = gb.ones(8):requires_grad_(true), gb.zeros(8):requires_grad_(true)
+    local x, r = channels_last(gb.randn(2, 8, 3, 3):to("bfloat16")), channels_last(gb.randn(2, 8, 3, 3):to("bfloat16"))
+    local function step(a, b)
+      weight.grad, bias.grad = nil, nil
+      local mean, var = gb.zeros(8), gb.ones(8)
+      local y = F.batch_norm(a, mean, var, weight, bias, b, { training = true, activation = "relu" })
+      local z = F.batch_norm(y, nil, nil, weight, bias, y, { training = true, activation = "relu" });
+      (z + y):to("float32"):sum():backward()
+      return { z:detach(), weight.grad:clone(), bias.grad:clone(), mean, var }
+    end
+    local apart = step(x, r)
+    local made = gb.cuda.graph(function(a, b) return table.unpack(step(a, b)) end, { x, r })
+    for _ = 1, 2 do expect_same(apart, { made(x, r) }) end
   end)
 
   it("refuses a result that a hook changes meanwhile", function()

@@ -41,6 +41,19 @@ describe("SyncBatchNorm", function()
     end
   end)
 
+  it("adds a residual and takes a ReLU", function()
+    gb.manual_seed(5)
+    local x, r = gb.randn(17, 4, 5), gb.randn(17, 4, 5)
+    local whole, mine = nn.BatchNorm1d(4, { activation = "relu" }), nn.SyncBatchNorm(4, { activation = "relu" })
+    local first, count = part(17)
+    local all, own = x:clone():requires_grad_(), x:narrow(1, first, count):clone():requires_grad_()
+    local y, z = whole(all, r), mine(own, r:narrow(1, first, count))
+    expect(z):to_be_close(y:narrow(1, first, count), 1e-5)
+    y:sum():backward()
+    z:sum():backward()
+    expect(own.grad):to_be_close(all.grad:narrow(1, first, count), 1e-4)
+  end)
+
   it("measures over a group of processes", function()
     if size < 2 then return end
     local ranks = {}

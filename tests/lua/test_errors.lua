@@ -175,6 +175,8 @@ describe("shapes that do not fit", function()
     { "rms_norm", "3", "7", function() return F.rms_norm(a, { 3 }, v) end },
       { "add_layer_norm", "2x3", "4x5", function() return F.add_layer_norm(a, b, { 3 }) end },
     { "batch_norm", "3", "7", function() return F.batch_norm(image, v, v) end },
+      { "batch_norm", "residual", "7",
+        function() return F.batch_norm(image, { residual = v, training = true }) end },
       { "cross_entropy", "2", "7", function() return F.cross_entropy(a, gb.zeros(7, { dtype = "int64" })) end },
     { "nll_loss", "2", "7", function() return F.nll_loss(a, gb.zeros(7, { dtype = "int64" })) end },
       { "mse_loss", "2x3", "4x5", function() return F.mse_loss(a, b) end },

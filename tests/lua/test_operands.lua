@@ -217,7 +217,7 @@ local one_dtype = {
   conv_transpose2d = "refused: as conv2d", conv_transpose3d = "refused: as conv2d",
   conv2d = "refused: convert one, or use autocast", linear_cross_entropy = "refused: convert one, or use autocast",
   layer_norm = "the result has the dtype of x", rms_norm = "the result has the dtype of x",
-    batch_norm = "the result has the dtype of x",
+    batch_norm = "the result has the dtype of x, or what x and residual promote to",
   group_norm = "the result has the dtype of x", instance_norm = "the result has the dtype of x",
   cross_entropy = "the loss has the dtype of x", nll_loss = "the loss has the dtype of x",
     scatter_add = "the result has the dtype of x",

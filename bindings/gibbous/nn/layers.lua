@@ -169,7 +169,7 @@ function GroupNorm:extra() return format("%d groups of %d channels", self.groups
 -- What a norm of channels is made of: its options, a weight and perhaps a bias if affine, running statistics if they
 -- are kept.
 local function channel_statistics(self, features, o)
-  self.num_features, self.eps, self.momentum = features, o.eps, o.momentum
+  self.num_features, self.eps, self.momentum, self.activation = features, o.eps, o.momentum, o.activation
   if o.affine then
     self.weight = init.ones_(parameter(o, features))
     if o.bias then self.bias = init.zeros_(parameter(o, features)) end
@@ -184,22 +184,29 @@ native.channel_statistics = channel_statistics
 
 local function batch_norm(name, shapes, example, ndim_low, ndim_high)
   local class = layer(format("gb.nn.%s(features: size; eps: number = 1e-5, momentum: number = 0.1, affine: bool = \z
-    true, bias: bool = true, track_running_stats: bool = true) -> module: Normalise each channel of x %s over the \z
-    batch; by the running statistics when not training; then, if affine, scale and, with bias, shift it. Example: \z
-    local y = %s", name, shapes, example), channel_statistics)
-  function class:forward(x, more)
-    if more ~= nil then refuse(self, "x") end
+    true, bias: bool = true, track_running_stats: bool = true, activation: \"none\"|\"relu\" = \"none\") -> module: \z
+    Normalise each channel of x %s over the batch; by the running statistics when not training; then, if affine, \z
+    scale and, with bias, shift it. Called with a second tensor of x's shape, a residual, it adds that; then comes \z
+    activation; all of it in one pass. Example: local y = %s", name, shapes, example), channel_statistics)
+  function class:forward(x, residual, more)
+    if more ~= nil then refuse(self, "x and residual") end
     check_tensor(name, x)
+    if residual ~= nil then check_tensor(name, residual) end
     if x.ndim < ndim_low or x.ndim > ndim_high then
       fail(format("%s expects x %s, got [%s]", name, shapes, table.concat(x.shape, ", ")))
     end
     if self.training and self.num_batches_tracked and not gb.is_recomputing() then
       gb.no_grad(function() self.num_batches_tracked:add_(1) end)
     end
-    return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias,
-      { training = self.training or self.running_mean == nil, momentum = self.momentum, eps = self.eps })
+    return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, residual, {
+      training = self.training or self.running_mean == nil, momentum = self.momentum, eps = self.eps,
+      activation = self.activation,
+    })
   end
-  function class:extra() return tostring(self.num_features) end
+  function class:extra()
+    return self.activation == "none" and tostring(self.num_features) or
+      format("%d, %s", self.num_features, self.activation)
+  end
 end
 batch_norm("BatchNorm1d", "[n, c] or [n, c, l]", "gb.nn.BatchNorm1d(4)(x)", 2, 3)
 batch_norm("BatchNorm2d", "[n, c, h, w]", "gb.nn.BatchNorm2d(1)(gb.rand(2, 1, 8, 8))", 4, 4)

@@ -74,7 +74,8 @@ end
 local normalize = normalizer() -- over all processes
 
 local SyncBatchNorm = layer("gb.nn.SyncBatchNorm(features: size; eps: number = 1e-5, momentum: number = 0.1, affine: \z
-  bool = true, bias: bool = true, track_running_stats: bool = true, process_group?: group) -> module: As BatchNorm1d \z
+  bool = true, bias: bool = true, track_running_stats: bool = true, activation: \"none\"|\"relu\" = \"none\", \z
+  process_group?: group) -> module: As BatchNorm1d \z
   to BatchNorm3d, of x [n, c, ...], with the statistics of what all processes of the job run at once, or of a group \z
   of them; every one of these calls it. In DataParallel shards must be the number of processes, since the shards of \z
   one process run one after another. Errors: a batch with fewer samples than processes. Example: local y = \z
@@ -86,9 +87,22 @@ local SyncBatchNorm = layer("gb.nn.SyncBatchNorm(features: size; eps: number = 1
     end
   end)
 
-function SyncBatchNorm:forward(x, more)
-  if more ~= nil then refuse(self, "x") end
+-- A residual has x's shape.
+local function check_residual(x, residual)
+  native.check_tensor("SyncBatchNorm", residual)
+  local has, wants = table.concat(residual.shape, ", "), table.concat(x.shape, ", ")
+  if has ~= wants then fail(format("SyncBatchNorm: residual has shape [%s], expected [%s] (x's shape)", has, wants)) end
+end
+
+-- The dtype of the sum of two.
+local function promoted(a, b)
+  return a == b and a or (a == "float64" or b == "float64") and "float64" or "float32"
+end
+
+function SyncBatchNorm:forward(x, residual, more)
+  if more ~= nil then refuse(self, "x and residual") end
   native.check_tensor("SyncBatchNorm", x)
+  if residual ~= nil then check_residual(x, residual) end
   if x.ndim < 2 then fail(format("SyncBatchNorm expects 2 dimensions or more, got %d", x.ndim)) end
   if x.shape[2] ~= self.num_features then
     fail(format("SyncBatchNorm: x has %d channels, the layer %d", x.shape[2], self.num_features))
@@ -98,8 +112,8 @@ function SyncBatchNorm:forward(x, more)
     if self.training and self.num_batches_tracked and not gb.is_recomputing() then
       no_grad(function() self.num_batches_tracked:add_(1) end)
     end
-    return gb.nn.functional.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias,
-      { training = training, momentum = self.momentum, eps = self.eps })
+    return gb.nn.functional.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, residual,
+      { training = training, momentum = self.momentum, eps = self.eps, activation = self.activation })
   end
   local y, mean, var = (self.normalize or normalize)(by_channel(x:to("float32")), self.eps)
   if self.training and self.running_mean and not gb.is_recomputing() then
@@ -111,6 +125,12 @@ function SyncBatchNorm:forward(x, more)
   end
   if self.weight then y = y * self.weight:unsqueeze(2) end
   if self.bias then y = y + self.bias:unsqueeze(2) end
-  return by_sample(y, x):to(x.dtype)
+  y = by_sample(y, x)
+  if residual then y = y + residual:to("float32") end
+  if self.activation == "relu" then y = y:relu() end
+  return y:to(residual and promoted(x.dtype, residual.dtype) or x.dtype)
 end
-function SyncBatchNorm:extra() return tostring(self.num_features) end
+function SyncBatchNorm:extra()
+  return self.activation == "none" and tostring(self.num_features) or
+    format("%d, %s", self.num_features, self.activation)
+end

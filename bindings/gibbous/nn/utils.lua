@@ -180,6 +180,10 @@ local function fuse(who, module, norm, dim)
   if activation and activation ~= "none" then
     fail(format("%s: the layer's activation, %s, comes before the norm", who, activation))
   end
+  if (norm.activation or "none") ~= "none" then
+    fail(format("%s: the norm's activation, %s, would be lost; set norm.activation to \"none\" and put it behind", who,
+      norm.activation))
+  end
   local made = native.twin(module)
   made.weight, made.bias = fused(who, module.weight, module.bias, norm.running_mean, norm.running_var, norm.eps,
     norm.weight, norm.bias, dim)

@@ -82,7 +82,7 @@ class T:
         self.k = k
 
 
-x0, x1, x2, x3, x4 = (T(k) for k in range(5))
+x0, x1, x2, x3, x4, x5 = (T(k) for k in range(6))
 
 
 def encode(a):
