@@ -36,33 +36,36 @@ local models = {
 local shape = models[args.model] or error("cifar_resnet: --model is resnet20, resnet18 or resnet50", 0)
 gb.manual_seed(args.seed)
 
--- A convolution without a bias, and its norm.
-local function conv(inputs, outputs, kernel, stride)
+-- A convolution without a bias, and its norm with an activation.
+local function conv(inputs, outputs, kernel, stride, activation)
   local layer = nn.Conv2d(inputs, outputs, kernel, { stride = stride, padding = kernel // 2, bias = false })
   nn.init.kaiming_normal_(layer.weight, { mode = "fan_out", nonlinearity = "relu" })
-  return nn.Sequential(layer, nn.BatchNorm2d(outputs))
+  return nn.Sequential(layer, nn.BatchNorm2d(outputs, { activation = activation }))
 end
 
--- x, or where its shape changes a projection of it, and two or three convolutions added.
+-- x, or where its shape changes a projection of it, and two or three convolutions added, of which the last one's norm
+-- takes the sum and its ReLU in.
 local Block = nn.Module:extend("Block")
 function Block:init(inputs, width, stride)
   if shape.bottleneck then
     self.outputs = 4 * width
-    self.body = nn.Sequential(conv(inputs, width, 1, 1), nn.ReLU(), conv(width, width, 3, stride), nn.ReLU(),
-      conv(width, 4 * width, 1, 1))
+    self.body = nn.Sequential(conv(inputs, width, 1, 1, "relu"), conv(width, width, 3, stride, "relu"))
+    self.last = conv(width, 4 * width, 1, 1, "relu")
   else
     self.outputs = width
-    self.body = nn.Sequential(conv(inputs, width, 3, stride), nn.ReLU(), conv(width, width, 3, 1))
+    self.body = conv(inputs, width, 3, stride, "relu")
+    self.last = conv(width, width, 3, 1, "relu")
   end
   if stride > 1 or inputs ~= self.outputs then self.project = conv(inputs, self.outputs, 1, stride) end
 end
 function Block:forward(x)
-  return F.relu(self.body(x) + (self.project and self.project(x) or x))
+  local layer, norm = self.last[1], self.last[2]
+  return norm(layer(self.body(x)), self.project and self.project(x) or x)
 end
 
 local ResNet = nn.Module:extend("ResNet")
 function ResNet:init(classes)
-  self.stem = conv(3, shape.width, 3, 1)
+  self.stem = conv(3, shape.width, 3, 1, "relu")
   self.blocks = {}
   local channels = shape.width
   for stage, count in ipairs(shape.blocks) do
@@ -75,7 +78,7 @@ function ResNet:init(classes)
   self.head = nn.Linear(channels, classes)
 end
 function ResNet:forward(x)
-  x = F.relu(self.stem(x))
+  x = self.stem(x)
   for _, block in ipairs(self.blocks) do x = block(x) end
   return self.head(x:mean({ 3, 4 }))
 end

@@ -30,19 +30,22 @@ end
 
 -- {==== pictures ====
 
--- A convolution that keeps the size but for its stride, and its norm.
-local function conv(inputs, outputs, kernel, stride, groups)
+-- A convolution that keeps the size but for its stride, and its norm with an activation.
+local function conv(inputs, outputs, kernel, stride, groups, activation)
   return nn.Sequential(nn.Conv2d(inputs, outputs, kernel, {
     stride = stride, padding = kernel // 2, groups = groups or 1, bias = false,
-  }), nn.BatchNorm2d(outputs))
+  }), nn.BatchNorm2d(outputs, { activation = activation }))
 end
 
 local Residual = nn.Module:extend("Residual")
 function Residual:init(inputs, outputs, stride)
-  self.body = nn.Sequential(conv(inputs, outputs, 3, stride), nn.ReLU(), conv(outputs, outputs, 3, 1))
+  self.body, self.last = conv(inputs, outputs, 3, stride, 1, "relu"), conv(outputs, outputs, 3, 1, 1, "relu")
   if stride > 1 then self.project = conv(inputs, outputs, 1, stride) end
 end
-function Residual:forward(x) return F.relu(self.body(x) + (self.project and self.project(x) or x)) end
+function Residual:forward(x)
+  local layer, norm = self.last[1], self.last[2]
+  return norm(layer(self.body(x)), self.project and self.project(x) or x)
+end
 
 -- The global mean of maps, and the logits.
 local Head = nn.Module:extend("Head")
@@ -50,7 +53,7 @@ function Head:init(channels) self.linear = nn.Linear(channels, 10) end
 function Head:forward(x) return self.linear(x:mean({ 3, 4 })) end
 
 local function resnet18()
-  local net, channels = nn.Sequential(conv(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, { stride = 2, padding = 1 })), 64
+  local net, channels = nn.Sequential(conv(3, 64, 7, 2, 1, "relu"), nn.MaxPool2d(3, { stride = 2, padding = 1 })), 64
   for stage = 0, 3 do
     for i = 1, 2 do
       net:append(Residual(channels, 64 << stage, stage > 0 and i == 1 and 2 or 1))
@@ -95,7 +98,7 @@ end
 
 -- Two convolutions, each with a norm.
 local function double(inputs, outputs)
-  return nn.Sequential(conv(inputs, outputs, 3, 1), nn.ReLU(), conv(outputs, outputs, 3, 1), nn.ReLU())
+  return nn.Sequential(conv(inputs, outputs, 3, 1, 1, "relu"), conv(outputs, outputs, 3, 1, 1, "relu"))
 end
 
 -- Four times halved, the logits of each pixel last.

@@ -76,23 +76,23 @@ end
 local function resnet50_step(z)
   gb.manual_seed(2)
   local precision = amp.precision("bf16-mixed")
-  local function conv(inputs, outputs, kernel, stride)
+  local function conv(inputs, outputs, kernel, stride, activation)
     return nn.Sequential(nn.Conv2d(inputs, outputs, kernel, { stride = stride, padding = kernel // 2, bias = false }),
-      nn.BatchNorm2d(outputs))
+      nn.BatchNorm2d(outputs, { activation = activation }))
   end
   local Block = nn.Module:extend("Block")
   function Block:init(inputs, width, stride)
-    self.narrow, self.middle = conv(inputs, width, 1, 1), conv(width, width, 3, stride)
-    self.wide = conv(width, 4 * width, 1, 1)
+    self.narrow, self.middle = conv(inputs, width, 1, 1, "relu"), conv(width, width, 3, stride, "relu")
+    self.wide = conv(width, 4 * width, 1, 1, "relu")
     if stride ~= 1 or inputs ~= 4 * width then self.project = conv(inputs, 4 * width, 1, stride) end
   end
   function Block:forward(x)
-    local y = self.wide(F.relu(self.middle(F.relu(self.narrow(x)))))
-    return F.relu(y + (self.project and self.project(x) or x))
+    local y = self.wide[1](self.middle(self.narrow(x)))
+    return self.wide[2](y, self.project and self.project(x) or x)
   end
   local Net = nn.Module:extend("Net")
   function Net:init()
-    self.stem, self.pool = conv(3, z.W, 7, 2), nn.MaxPool2d(3, { stride = 2, padding = 1 })
+    self.stem, self.pool = conv(3, z.W, 7, 2, "relu"), nn.MaxPool2d(3, { stride = 2, padding = 1 })
     self.blocks = {}
     local inputs = z.W
     for stage, count in ipairs { 3, 4, 6, 3 } do
@@ -105,7 +105,7 @@ local function resnet50_step(z)
     self.head = nn.Linear(inputs, 1000)
   end
   function Net:forward(x)
-    x = self.pool(F.relu(self.stem(x)))
+    x = self.pool(self.stem(x))
     for _, block in ipairs(self.blocks) do x = block(x) end
     return self.head(x:mean({ 3, 4 }))
   end

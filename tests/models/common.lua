@@ -26,9 +26,10 @@ function common.attention(q, k, v, heads, mask, options)
   return common.side_by_side(F.scaled_dot_product_attention(q, k, v, mask, options))
 end
 
--- Batch norm of a batch's own statistics, as in training.
-function common.batch_norm(w, name, x, eps)
-  return F.batch_norm(x, nil, nil, w[name .. ".weight"], w[name .. ".bias"], { training = true, eps = eps })
+-- Batch norm of a batch's own statistics, as in training; more: a residual or an activation behind it.
+function common.batch_norm(w, name, x, eps, more)
+  return F.batch_norm(x, nil, nil, w[name .. ".weight"], w[name .. ".bias"],
+    { training = true, eps = eps, activation = more and more.activation, residual = more and more.residual })
 end
 
 -- A convolution, and the batch norm behind it.

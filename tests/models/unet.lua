@@ -8,7 +8,7 @@ local common = dofile("tests/models/common.lua")
 local function double(w, name, x)
   for i = 0, 3, 3 do
     local y = common.conv(w, ("%s.%d"):format(name, i), x, { padding = 1 })
-    x = F.relu(common.batch_norm(w, ("%s.%d"):format(name, i + 1), y, 1e-5))
+    x = common.batch_norm(w, ("%s.%d"):format(name, i + 1), y, 1e-5, { activation = "relu" })
   end
   return x
 end

@@ -12,8 +12,9 @@ MODELS = {"resnet20": ([3, 3, 3], 16, False), "resnet18": ([2, 2, 2, 2], 64, Fal
           "resnet50": ([3, 4, 6, 3], 64, True)}
 
 
-def conv(inputs, outputs, kernel, stride):
-    return nn.Sequential(nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(outputs))
+def conv(inputs, outputs, kernel, stride, *more):
+    return nn.Sequential(nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(outputs),
+                         *more)
 
 
 class Block(nn.Module):
@@ -21,15 +22,16 @@ class Block(nn.Module):
         super().__init__()
         self.outputs = 4 * width if bottleneck else width
         if bottleneck:
-            self.body = nn.Sequential(conv(inputs, width, 1, 1), nn.ReLU(), conv(width, width, 3, stride), nn.ReLU(),
-                                      conv(width, 4 * width, 1, 1))
+            self.body = nn.Sequential(conv(inputs, width, 1, 1, nn.ReLU()), conv(width, width, 3, stride, nn.ReLU()))
+            self.last = conv(width, 4 * width, 1, 1)
         else:
-            self.body = nn.Sequential(conv(inputs, width, 3, stride), nn.ReLU(), conv(width, width, 3, 1))
+            self.body = conv(inputs, width, 3, stride, nn.ReLU())
+            self.last = conv(width, width, 3, 1)
         if stride > 1 or inputs != self.outputs:
             self.project = conv(inputs, self.outputs, 1, stride)
 
     def forward(self, x):
-        return (self.body(x) + (self.project(x) if hasattr(self, "project") else x)).relu()
+        return (self.last(self.body(x)) + (self.project(x) if hasattr(self, "project") else x)).relu()
 
 
 class ResNet(nn.Module):
