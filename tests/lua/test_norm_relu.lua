@@ -1,7 +1,7 @@
--- test_norm_relu.lua - batch_norm that adds a residual and takes a ReLU in its one pass. Without a residual it gives the
--- bits of the two ops apart, with their gradients; with one the sum is rounded once, so that float32 and float64 give
--- the bits of three ops, and 16 bits those of the sum in float32. On a device the library may find statistics in another
--- order in one op than in several, so results are only close there.
+-- test_norm_relu.lua - batch_norm that adds a residual and takes a ReLU in its one pass. Without a residual it gives
+-- the bits of the two ops apart, with their gradients; with one the sum is rounded once, so that float32 and float64
+-- give the bits of three ops, and 16 bits those of the sum in float32. On a device the library may find statistics in
+-- another order in one op than in several, so results are only close there.
 
 local gb = require "gibbous"
 local nn, F = gb.nn, gb.nn.functional
