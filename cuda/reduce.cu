@@ -456,7 +456,7 @@ template <typename N> struct added {
 template <> GB_DEVICE int64_t added<int64_t>::of(int64_t a, int64_t b) { return (int64_t)((uint64_t)a + (uint64_t)b); }
 
 template <typename T> static gb_status scan(gb_cuda_call *call, const gb_rows *x, const gb_rows *out) {
-  gb_scan_numbers<added<T>> f = { *x, *out, 0, 0 };
+  gb_scan_numbers<added<T>> f = { *x, *out, NULL };
   return gb_scan_run(call, f, x->count, x->length);
 }
 

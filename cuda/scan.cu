@@ -1,6 +1,8 @@
 /* cuda/scan.cu - running products and extremes along a dim, the gradient of products, positions among sorted values.
  *
- * Products and extremes are scans (scan.cuh), in float64 or int64, by the length of a row. Of the gradient a thread
+ * Products and extremes are scans (scan.cuh), in float64 or int64, by the length of a row. A scan of floats joins
+ * products of parts, which may leave the range of float64 where products one by one do not: so rows are looked at first,
+ * and such a row is gone through from end to end. Of the gradient a thread
  * goes through a short row from end to end, a block through another one strip by strip: x is read twice, and sums in
  * float64 are written and read. */
 #include <float.h>
@@ -25,8 +27,75 @@ template <> GB_DEVICE int64_t multiplied<int64_t>::of(int64_t a, int64_t b) {
   return (int64_t)((uint64_t)a * (uint64_t)b);
 }
 
-template <typename T> static gb_status products(gb_cuda_call *call, const gb_rows &x, const gb_rows &out) {
-  gb_scan_numbers<multiplied<T>> f = { x, out, 0, 0 };
+enum { STRIP = GB_SCAN_THREADS * GB_LANES };
+
+/* A product of some elements of a row lies between 2^-down and 2^up. */
+struct product_range { float up, down; };
+
+/* That of the pieces of rows, a block to each. Zeros are left out: they stay what they are. */
+static __global__ void __launch_bounds__(GB_SCAN_THREADS) measure_products(gb_rows x, gb_scan_cut cut,
+                                                                           product_range *ranges) {
+  for (int64_t unit = blockIdx.x; unit < x.count * cut.pieces; unit += gridDim.x) {
+    int64_t first = unit % cut.pieces * cut.piece, from = gb_at(x.outer, unit / cut.pieces);
+    int64_t last = first + cut.piece < x.length ? first + cut.piece : x.length;
+    product_range own = { 0, 0 };
+    for (int64_t i = first + threadIdx.x; i < last; i += GB_SCAN_THREADS) {
+      double v = fabs(gb_row_load<double>(x, from, i));
+      float exponent = v == 0 ? (float)0 : (float)log2(v); /* NaN is neither */
+      if (exponent > 0) own.up += exponent;
+      if (exponent < 0) own.down -= exponent;
+    }
+    own.up = gb_block_reduce<gb_sum_of>(own.up, (float)0);
+    own.down = gb_block_reduce<gb_sum_of>(own.down, (float)0);
+    if (threadIdx.x == 0) ranges[unit] = own;
+  }
+}
+
+/* Rows whose products may leave the range, a block to each; strips of them come into shared memory, where one thread
+ * goes through them. Where nothing is above 1 products only fall, in any order. */
+static __global__ void __launch_bounds__(GB_SCAN_THREADS) multiply_one_by_one(gb_rows x, gb_rows out, int64_t pieces,
+                                                                              const product_range *ranges, int *done) {
+  GB_SHARED(double, part, [STRIP]);
+  for (int64_t row = blockIdx.x; row < x.count; row += gridDim.x) {
+    int64_t from = gb_at(x.outer, row), to = gb_at(out.outer, row);
+    product_range all = { 0, 0 };
+    double run = 1;
+    for (int64_t k = threadIdx.x; k < pieces; k += GB_SCAN_THREADS)
+      all.up += ranges[row * pieces + k].up, all.down += ranges[row * pieces + k].down;
+    all.up = gb_block_reduce<gb_sum_of>(all.up, (float)0);
+    all.down = gb_block_reduce<gb_sum_of>(all.down, (float)0);
+    bool leaves = all.up > 0 && (all.up > 1000 || all.down > 1000);
+    if (threadIdx.x == 0) done[row] = leaves;
+    for (int64_t first = 0; leaves && first < x.length; first += STRIP) {
+      int n = x.length - first < STRIP ? (int)(x.length - first) : (int)STRIP;
+      __syncthreads(); /* the strip before has been stored */
+      for (int i = (int)threadIdx.x; i < n; i += GB_SCAN_THREADS) part[i] = gb_row_load<double>(x, from, first + i);
+      __syncthreads();
+      for (int i = 0; threadIdx.x == 0 && i < n; i++) part[i] = run *= part[i];
+      __syncthreads();
+      for (int i = (int)threadIdx.x; i < n; i += GB_SCAN_THREADS) gb_row_store<double>(out, to, first + i, part[i]);
+    }
+  }
+}
+
+/* A thread goes through a short row by itself. */
+static gb_status products_of_floats(gb_cuda_call *call, const gb_rows &x, const gb_rows &out) {
+  gb_scan_numbers<multiplied<double>> f = { x, out, NULL };
+  gb_scan_cut cut = gb_scan_cut_of(x.count, x.length);
+  if (x.length <= GB_SCAN_SHORT) return gb_scan_run(call, f, x.count, x.length);
+  int64_t units = x.count * cut.pieces;
+  product_range *ranges = (product_range *)gb_cuda_scratch(call, (size_t)units * sizeof *ranges);
+  int *done = (int *)gb_cuda_scratch(call, (size_t)x.count * sizeof *done);
+  if (!ranges || !done) return GB_EMEMORY;
+  GB_LAUNCH(call->stream, measure_products, gb_blocks(units, 1), GB_SCAN_THREADS, 0, x, cut, ranges);
+  GB_LAUNCH(call->stream, multiply_one_by_one, gb_blocks(x.count, 1), GB_SCAN_THREADS, 0, x, out, cut.pieces, ranges,
+            done);
+  f.done = done;
+  return gb_scan_run(call, f, x.count, x.length);
+}
+
+static gb_status products_of_integers(gb_cuda_call *call, const gb_rows &x, const gb_rows &out) {
+  gb_scan_numbers<multiplied<int64_t>> f = { x, out, NULL };
   return gb_scan_run(call, f, x.count, x.length);
 }
 
@@ -35,7 +104,7 @@ static gb_status cumprod(gb_cuda_call *call) {
   const gb_attr *dim = &GB_ATTRS(call, cumprod)->dim;
   gb_rows from = along(x, dim), to = along(y, dim);
   if (y->numel == 0) return GB_OK;
-  return gb_is_float(y->dtype) ? products<double>(call, from, to) : products<int64_t>(call, from, to);
+  return gb_is_float(y->dtype) ? products_of_floats(call, from, to) : products_of_integers(call, from, to);
 }
 
 /* Where the sums of a row are kept. */
@@ -95,8 +164,6 @@ static __global__ void product_gradient_short(gb_rows grad, gb_rows x, gb_rows d
   for (int64_t row = gb_thread<int64_t>(); row < x.count; row += gb_grid_size<int64_t>())
     product_gradient_row(grad, x, dx, row_sums{ s + row, x.count }, row);
 }
-
-enum { STRIP = GB_SCAN_THREADS * GB_LANES };
 
 /* What a part of a row makes of the s behind it: sum + factor * s. */
 struct gradient_part { double factor, sum; };
@@ -162,7 +229,7 @@ static __device__ bool multiply_strip(const gb_rows &x, int64_t from, const gb_r
     own[l] = i < x.length ? gb_row_load<double>(x, from, i) : 1;
     all *= own[l];
   }
-  double product = gb_block_scan(all, 1.0, gb_scan_fold<gb_scan_numbers<multiplied<double>>>(), &total);
+  double product = gb_block_scan(all, 1.0, gb_folding<multiplied<double>>(), &total);
   look_at(seen, product);
   product *= *before;
   look_at(seen, product);
@@ -227,34 +294,36 @@ template <typename N> struct extremes {
   typedef int64_t T;
   gb_rows x, values, indices;
   bool largest;
-  int64_t from, to, places;
+  struct place { int64_t from, to, indices; };
   static GB_DEVICE T nothing() { return -1; }
-  GB_DEVICE void begin(int64_t row) {
-    from = gb_at(x.outer, row), to = gb_at(values.outer, row), places = gb_at(indices.outer, row);
+  static GB_DEVICE bool skips(int64_t) { return false; }
+  GB_DEVICE place begin(int64_t row) const {
+    return place{ gb_at(x.outer, row), gb_at(values.outer, row), gb_at(indices.outer, row) };
   }
-  __device__ __forceinline__ T fold(T a, T b) const {
+  __device__ __forceinline__ T fold(const place &p, T a, T b) const {
     if (a < 0 || b < 0) return a < 0 ? b : a;
-    N best = gb_row_load<N>(x, from, a), v = gb_row_load<N>(x, from, b);
+    N best = gb_row_load<N>(x, p.from, a), v = gb_row_load<N>(x, p.from, b);
     return v != v || (best == best && (largest ? v >= best : v <= best)) ? b : a;
   }
-  static GB_DEVICE T at(int64_t i) { return i; }
-  GB_DEVICE void set(int64_t i, T v) const {
-    gb_row_store<N>(values, to, i, gb_row_load<N>(x, from, v));
-    gb_row_store<int64_t>(indices, places, i, v);
+  static GB_DEVICE T at(const place &, int64_t i) { return i; }
+  GB_DEVICE void set(const place &p, int64_t i, T v) const {
+    gb_row_store<N>(values, p.to, i, gb_row_load<N>(x, p.from, v));
+    gb_row_store<int64_t>(indices, p.indices, i, v);
   }
-  GB_DEVICE void hold(const gb_share &share, T *v) const {
+  GB_DEVICE void hold(const place &, const gb_share &share, T *v) const {
     int64_t first = gb_four_at(share, 0);
     GB_UNROLL for (int l = 0; l < GB_LANES; l++) v[l] = first + l < x.length ? first + l : -1;
   }
-  GB_DEVICE void put(const gb_share &share, const T *v) const {
+  GB_DEVICE void put(const place &p, const gb_share &share, const T *v) const {
     int64_t first = gb_four_at(share, 0);
-    for (int l = 0; l < GB_LANES && first + l < x.length; l++) set(first + l, v[l]);
+    GB_UNROLL for (int l = 0; l < GB_LANES; l++)
+      if (first + l < x.length) set(p, first + l, v[l]);
   }
 };
 
 template <typename N> static gb_status find_extremes(gb_cuda_call *call, const gb_rows &x, const gb_rows &values,
                                                      const gb_rows &indices, bool largest) {
-  extremes<N> f = { x, values, indices, largest, 0, 0, 0 };
+  extremes<N> f = { x, values, indices, largest };
   return gb_scan_run(call, f, x.count, x.length);
 }
 

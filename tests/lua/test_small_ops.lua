@@ -177,6 +177,22 @@ describe("running products and extremes of long rows", function()
       local near = 1 + gb.randn(2, n, { dtype = "float64", device = "cpu" }) / n
       expect(near:to(device):cumprod(2):to("cpu")):to_be_close(near:cumprod(2), 1e-12)
     end)
+    it("stay in the range where products one by one do: " .. n, function()
+      local exact = { dtype = "float64", device = "cpu" }
+      local at = gb.arange(n, exact)
+      local falls = ((at + 3) / 6):floor():remainder(2) -- three, then six and six: from 1e270 to 1e-270 and back
+      local waves = gb.where(falls:eq(0), gb.full({ n }, 1e90, exact), gb.full({ n }, 1e-90, exact))
+      local x = gb.stack({ waves, waves * (1 + gb.randn(n, exact) / n), waves:clone(), gb.ones(n, exact),
+        gb.where(at:lt(n / 2), gb.full({ n }, 1e-30, exact), gb.full({ n }, 1e30, exact)), gb.rand(n, exact) }, 1)
+      x[{ 3, n // 3 }] = 0
+      x[{ 4, n // 3 }] = 1 / 0
+      local own, want = x:to(device), x:cumprod(2)
+      for _, rows in ipairs { own, own:t():contiguous():t() } do -- along memory, and across it
+        for _, got in ipairs { rows:cumprod(2), rows:clone():cumprod_(2) } do
+          expect(gb.allclose(got:to("cpu"), want, { rtol = 1e-11, atol = 1e-300, equal_nan = true })):to_be(true)
+        end
+      end
+    end)
     it("have the CPU's gradient, beside zeros and where products overflow: " .. n, function()
       local x = 1 + gb.randn(4, n, { dtype = "float64", device = "cpu" }) * (4 / n)
       local by, slopes = gb.randn(4, n, { dtype = "float64", device = "cpu" }), {}
