@@ -1,10 +1,9 @@
 /* cuda/scan.cu - running products and extremes along a dim, the gradient of products, positions among sorted values.
  *
  * Products and extremes are scans (scan.cuh), in float64 or int64, by the length of a row. A scan of floats joins
- * products of parts, which may leave the range of float64 where products one by one do not: so rows are looked at first,
- * and such a row is gone through from end to end. Of the gradient a thread
- * goes through a short row from end to end, a block through another one strip by strip: x is read twice, and sums in
- * float64 are written and read. */
+ * products of parts, which may leave the range of float64 where products one by one do not: so rows are looked at
+ * first, and such a row is gone through from end to end. Of the gradient a thread goes through a short row from end to
+ * end, a block through another one strip by strip: x is read twice, and sums in float64 are written and read. */
 #include <float.h>
 
 #include "cuda/families.h"
