@@ -7,7 +7,8 @@
  * of 3 x 3 taps 16 multiplications where direct sums take 36, of 1 x 3 taps 4 for 6. A kernel of 4 x 4 with a stride
  * of 2 is one of 2 x 2 over the four pixels of a stride as channels: 64 for 144. The gradient by x goes from y's
  * tiles by the weight turned about, to the pixels of a stride as channels; the weight's is the same with products
- * that sum over tiles. All of it is float32, with the error of a direct sum or less.
+ * that sum over tiles. All of it is float32, in the mean with the error of a direct sum or less; an element's goes by
+ * the largest of its tile.
  *
  * A chunk takes so many tiles that its matrices stay in the cache; tiles are cut by shape alone, and gradients of
  * slices are added up in their order, so any number of threads gives the same bits. Infinities and NaN spread over a
@@ -27,6 +28,8 @@ enum { PLACES = 16, UNIT_TILES = 60, LEAST_TILES = 48, MOST_TILES = 240, CHUNK_B
  * where the weight is packed beforehand, and others; tiles that are worth those of the weight, whose results may take
  * so many bytes. */
 enum { FEW_CHANNELS = 16, LEAST_CHANNELS = 32, LEAST_OF_ALL = 64, MOST_WEIGHT_BYTES = 32 << 20 };
+/* The most that the matrices of the fewest tiles may take, of each thread. */
+enum { MOST_ROOM_BYTES = 16 << 20 };
 /* The share of a direct sum's multiplications that is worth it. */
 #define MOST_SHARE 0.72
 /* Slices of the tiles with a gradient of the weight each, at most, and their bytes in all. */
@@ -51,6 +54,7 @@ typedef struct winograd {
   int64_t in_step[2], start[2];    /* pixels of `from` that are one here, and that at which the first tile begins */
   int64_t out_step[2], first[2];   /* pixels of `to` that a result is, and the first one's place */
   int64_t count[2];            /* results of an image along each dimension */
+  int64_t read[2];             /* pixels of x that a window reads: others take no part, though a tile may hold them */
   int64_t down, across;        /* tiles of an image */
   int64_t width, segments;     /* tiles of a unit, and units of a row of tiles */
   int64_t units, chunks;
@@ -110,6 +114,7 @@ bool gb_winograd_takes(const gb_conv_sizes *s, gb_winograd_kind kind) {
   if (least(s->c, s->o) < (d[0].taps == 1 || kind == GB_WINOGRAD_WEIGHT ? LEAST_CHANNELS : FEW_CHANNELS)) return false;
   const int64_t places = d[0].span * d[1].span, steps = d[0].step * d[1].step;
   if (s->c * steps > MOST_WEIGHT_BYTES / 4 / places / s->o) return false;
+  if (s->c * steps + s->o > MOST_ROOM_BYTES / 4 / places / LEAST_TILES) return false;
   double tiles = (double)s->n, direct = (double)s->n;
   for (int i = 0; i < 2; i++) {
     int64_t begin;
@@ -146,6 +151,7 @@ static void plan(winograd *w, const gb_conv_sizes *s) {
     w->in_step[i] = w->turned ? 1 : d->step, w->out_step[i] = w->turned ? d->step : 1;
     w->start[i] = w->turned ? begin - (d->taps - 1) : -s->padding[i];
     w->first[i] = w->turned ? begin * d->step - s->padding[i] : 0;
+    w->read[i] = least(s->in[i], (s->out[i] - 1) * s->stride[i] + s->kernel[i] - s->padding[i]);
   }
   w->down = divide_up(w->count[0], w->side[0].results), w->across = divide_up(w->count[1], w->side[1].results);
   w->segments = divide_up(w->across, UNIT_TILES);
@@ -252,13 +258,13 @@ GB_ALWAYS_INLINE void leave_taps(int taps, const gb_vector u[4], gb_vector g[3])
 /* {==== Tiles ==== */
 
 /* Pixels column .. column + count - 1 of row `row` of an image of t, [n, c, h, w] in any layout, as float32 with the
- * channels last; zeros outside of it. */
-static void load_row(const winograd *w, const gb_tensor *t, int64_t image, int64_t row, int64_t column, int64_t count,
-                     float *to) {
+ * channels last; zeros outside of its first shape[0] rows and shape[1] columns. */
+static void load_row(const winograd *w, const gb_tensor *t, const int64_t shape[2], int64_t image, int64_t row,
+                     int64_t column, int64_t count, float *to) {
   const int64_t c = t->shape[1], size = (int64_t)gb_dtype_bytes((gb_dtype)t->dtype);
-  const bool inside = row >= 0 && row < t->shape[2];
+  const bool inside = row >= 0 && row < shape[0];
   const int64_t before = inside ? least(most(-column, 0), count) : count;
-  const int64_t end = inside ? most(before, least(t->shape[3] - column, count)) : count;
+  const int64_t end = inside ? most(before, least(shape[1] - column, count)) : count;
   memset(to, 0, (size_t)(before * c) * sizeof *to);
   memset(to + end * c, 0, (size_t)((count - end) * c) * sizeof *to);
   if (end == before) return;
@@ -268,8 +274,8 @@ static void load_row(const winograd *w, const gb_tensor *t, int64_t image, int64
     gb_copy_run((char *)to, GB_FLOAT32, 1, from, (gb_dtype)t->dtype, 1, (end - before) * c);
     return;
   }
-  const int64_t shape[2] = { end - before, c }, dense[2] = { c, 1 }, strides[2] = { t->stride[3], t->stride[1] };
-  gb_copy_strided(w->call, 2, shape, (char *)to, GB_FLOAT32, dense, from, (gb_dtype)t->dtype, strides);
+  const int64_t block[2] = { end - before, c }, dense[2] = { c, 1 }, strides[2] = { t->stride[3], t->stride[1] };
+  gb_copy_strided(w->call, 2, block, (char *)to, GB_FLOAT32, dense, from, (gb_dtype)t->dtype, strides);
 }
 
 /* Row `row` of the pixels of a unit, as its tiles see them: with a stride, the pixels of one are channels side by
@@ -279,7 +285,8 @@ static void load_pixels(const winograd *w, unit u, int64_t row, const room *r, f
   const int64_t column = w->start[1] + unit_results(w, u.first) * step;
   for (int64_t k = 0; k < w->in_step[0]; k++, to += run) {
     const int64_t at = w->start[0] + row * w->in_step[0] + k;
-    load_row(w, w->from, u.image, at, column, pixels * step, step == 1 ? to : r->raw);
+    load_row(w, w->from, w->turned ? w->from->shape + 2 : w->read, u.image, at, column, pixels * step,
+             step == 1 ? to : r->raw);
     for (int64_t i = 0; step > 1 && i < pixels; i++)
       memcpy(to + i * w->c, r->raw + i * run, (size_t)run * sizeof *to);
   }
@@ -434,7 +441,8 @@ GB_ALWAYS_INLINE gb_vector unit_into(int ty, int tx, const winograd *w, unit u, 
   return seen;
 }
 
-/* A row of `count` results into the pixels that they are: a run of memory, or those of each stride. */
+/* A row of `count` results into the pixels that they are: a run of memory, or those of each stride, of which 0 where no
+ * window reads. */
 static void put_row(const winograd *w, int64_t image, int64_t row, int64_t column, int64_t count, const float *from) {
   const gb_tensor *t = w->to;
   const int64_t c = t->shape[1], size = (int64_t)gb_dtype_bytes((gb_dtype)t->dtype), step = w->out_step[1];
@@ -448,9 +456,11 @@ static void put_row(const winograd *w, int64_t image, int64_t row, int64_t colum
     }
     for (int64_t i = 0; i < count; i++) {
       const int64_t x = w->first[1] + (column + i) * step, before = most(-x, 0), end = least(step, t->shape[3] - x);
-      if (end > before)
+      const int64_t known = y < w->read[0] ? most(before, least(end, w->read[1] - x)) : before;
+      if (known > before)
         gb_store_f32(line + (x + before) * c * size, (gb_dtype)t->dtype, 1,
-                     from + i * w->o + (k * step + before) * c, (end - before) * c);
+                     from + i * w->o + (k * step + before) * c, (known - before) * c);
+      if (end > known) memset(line + (x + known) * c * size, 0, (size_t)((end - known) * c * size));
     }
   }
 }
@@ -481,6 +491,7 @@ static void result_chunk(void *arg, int64_t chunk) {
   winograd *w = arg;
   const int64_t first = w->units * chunk / w->chunks, end = w->units * (chunk + 1) / w->chunks;
   const room r = room_of(w);
+  if (atomic_load(&w->not_finite)) return; /* the result is made in another way */
   const int64_t tiles = transform_units(w, first, end, &r), columns = gb_packed_columns(plainly, GB_LANE_F32, w->o);
   for (int64_t place = 0; place < w->places && !gb_was_stopped(w->call); place++) {
     double sign;
@@ -558,7 +569,7 @@ static void transform_gradients(const winograd *w, int64_t first, int64_t end, c
     unit u = unit_at(w, i);
     if (gb_work(w->places * u.count * w->o)) return;
     for (int64_t a = 0; a < results; a++)
-      load_row(w, w->to, u.image, u.row * results + a, unit_results(w, u.first), unit_results(w, u.count),
+      load_row(w, w->to, w->count, u.image, u.row * results + a, unit_results(w, u.first), unit_results(w, u.count),
                r->rows + a * line);
     FOR_TAPS(w, gradients_of_unit, w, u, r->rows, line, to);
     to += u.count * w->o;

@@ -149,7 +149,7 @@ static void pack_across(gb_lane lane, const lines *l, int64_t first, int64_t cou
 
 /* Squares of SIDE x SIDE elements, a row in a vector: to widen `count` elements (SIDE and more: all of it, others are
  * 0), to transpose, and to store the first `count`. */
-#if defined(__AVX512BW__)
+#if defined(__AVX512BW__) && defined(__AVX512DQ__)
 enum { SIDE = 16 };
 typedef __m512 square_row;
 
