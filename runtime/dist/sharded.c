@@ -88,7 +88,7 @@ static gb_status pass_staged(gb_comm *comm, whole *w) {
   return status;
 }
 
-/* The memory of a slab outlives the job's messages only where these are done: a failure leaves it to them. */
+/* After a failure messages may still reach the slab: it stays until the job is left. */
 static gb_status gather(gb_context *context, const gb_split *split, gb_tensor *vector, const int64_t *starts) {
   gb_comm *comm;
   bool is_near = vector->storage->device.type == GB_CPU;
@@ -97,7 +97,10 @@ static gb_status gather(gb_context *context, const gb_split *split, gb_tensor *v
   GB_TRY(find_job(context, split, &comm));
   GB_TRY(gb_comm_begin(comm, "Sharded (weights)"));
   gb_status status = gb_comm_end(comm, is_near ? pass_all(comm, &w) : pass_staged(comm, &w));
-  if (status != GB_OK && is_near) gb_tensor_retain(vector);
+  if (status != GB_OK && is_near) {
+    gb_tensor_retain(vector);
+    gb_comm_release(comm, vector, true);
+  }
   return status;
 }
 
