@@ -3,9 +3,9 @@
  * A fold (sum, product, largest, smallest) of mapped elements is a fixed tree: tiles of 1024 lanes are added lane by
  * lane, then halves of the lanes onto each other; pieces of long reductions likewise. If the nearest neighbours in
  * memory are reduced together, the lanes run along the reduction ("rows"); otherwise along the result ("columns", as in
- * the gradient of a bias). Either way memory is read in order, once (twice for var, std and logsumexp, which first need
- * a mean or a maximum), with one operation per element. The tree depends on shapes and strides, never on the number of
- * threads. */
+ * the gradient of a bias). Rows too short to fill vectors are turned into columns, a tile of them at a time. Either way
+ * memory is read in order, once (twice for var, std and logsumexp, which first need a mean or a maximum), with one
+ * operation per element. The tree depends on shapes and strides, never on the number of threads. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +13,7 @@
 #include "cpu/cpu.h"
 #include "base/math.h"
 #include "cpu/scratch.h"
+#include "cpu/transpose.h"
 #include "cpu/walk.h"
 #include "ops/reduce.h"
 
@@ -42,6 +43,7 @@ typedef struct reduction {
   int64_t width, strips;           /* columns in a strip, strips; 1 and 1 for rows */
   int64_t wide;                    /* reduced positions that one load brings: side by side in memory */
   int64_t piece, pieces;           /* reduced positions in a piece */
+  int64_t batch;                   /* short rows that one unit takes; 0: rows are not short */
   int64_t units, per_chunk;
   const char *center;              /* CENTERED maps: one per result, in the compute type */
   char *partial;                   /* [outer][pieces][columns] */
@@ -215,6 +217,11 @@ static void plan_units(reduction *r) {
   if (r->pieces == 0) r->pieces = 1;
   r->units = r->outer * r->strips * r->pieces;
   int64_t cost = r->width * (r->length < r->piece ? r->length : r->piece);
+  if (rows && r->n_reduced == 1 && r->length > 0 && r->length <= GB_STANDING) {
+    r->batch = GB_TILE / r->length;
+    r->units = (r->outer + r->batch - 1) / r->batch;
+    cost *= r->batch;
+  }
   r->per_chunk = cost < 32 * GB_TILE ? 32 * GB_TILE / (cost > 0 ? cost : 1) : 1;
 }
 
@@ -330,10 +337,45 @@ static void run_unit(const reduction *r, int64_t unit) {
               (size_t)n * r->bytes);
 }
 
+/* n short rows from `outer` on, element by element: the first of all rows, then the second, ... */
+static void stand_up(const reduction *r, int64_t outer, int64_t n, lanes *to) {
+  const axis *inner = &r->reduced[0];
+  bool side_by_side = r->n_kept <= 1 && (inner->stride == 1 || r->length == 1);
+  int64_t step = r->n_kept ? r->kept[0].stride : r->length;
+  const char *from = r->data + offset_in(r->kept, r->n_kept, outer) * (int64_t)r->x_bytes;
+  lanes rows;
+  if (!side_by_side || r->dtype != gb_lane_dtype(r->lane)) {
+    bool whole = side_by_side && step == r->length;
+    for (int64_t i = 0; i < (whole ? 1 : n); i++)
+      gb_lane_load(r->lane, (char *)&rows + (size_t)(i * r->length) * r->bytes,
+                   r->data + offset_in(r->kept, r->n_kept, outer + i) * (int64_t)r->x_bytes, r->dtype,
+                   whole ? 1 : inner->stride, whole ? n * r->length : r->length);
+    from = (const char *)&rows;
+    step = r->length;
+  }
+  gb_transpose((char *)to, n * (int64_t)r->bytes, from, step * (int64_t)r->bytes, n, r->length, r->bytes);
+}
+
+/* A batch of short rows. Their results lie side by side. */
+static void run_batch(const reduction *r, int64_t unit) {
+  lanes standing, acc;
+  int64_t first = unit * r->batch, n = r->outer - first < r->batch ? r->outer - first : r->batch;
+  stand_up(r, first, n, &standing);
+  for (int64_t i = 0; i < r->length && r->center; i++)
+    map_lanes(r, (char *)&standing + (size_t)(i * n) * r->bytes, r->center + (size_t)first * r->bytes, n);
+  if (!r->center) map_lanes(r, &standing, NULL, n * r->length);
+  fold_halves(r, (char *)&standing, r->length, n);
+  fill_identity(r, &acc, n);
+  fold_into(r, &acc, &standing, n);
+  memcpy(r->result + (size_t)first * r->bytes, &acc, (size_t)n * r->bytes);
+}
+
 static void run_units(void *arg, int64_t chunk) {
   const reduction *r = arg;
   int64_t first = chunk * r->per_chunk, end = first + r->per_chunk < r->units ? first + r->per_chunk : r->units;
-  for (int64_t unit = first; unit < end; unit++) run_unit(r, unit);
+  for (int64_t unit = first; unit < end; unit++)
+    if (r->batch) run_batch(r, unit);
+    else run_unit(r, unit);
 }
 
 /* The pieces of one outer position become its results. */
@@ -398,7 +440,23 @@ static double finished(finish_kind how, double value, double a, double center) {
   }
 }
 
+/* The same for float32 where vectors can do it. */
+static void finish_f32(finish_kind how, float *x, double a, int64_t n) {
+  for GB_PIECES(at, m, n) {
+    float *y = x + at;
+    switch (how) {
+      case SCALED: for (int64_t i = 0; i < m; i++) y[i] = (float)(y[i] / a); break;
+      case ROOT: for (int64_t i = 0; i < m; i++) y[i] = (float)sqrt(y[i]); break;
+      default: for (int64_t i = 0; i < m; i++) y[i] = (float)sqrt(y[i] / a); break;
+    }
+  }
+}
+
 static void finish(const reduction *r, finish_kind how, double a, int64_t n) {
+  if (r->lane == GB_LANE_F32 && (how == SCALED || how == ROOT || how == SCALED_ROOT)) {
+    finish_f32(how, (float *)(void *)r->result, a, n);
+    return;
+  }
   for (int64_t i = 0; how != AS_IS && i < n && !gb_long_loop(i); i++)
     gb_row_put(r->lane, r->result, i, finished(how, gb_row_get(r->lane, r->result, i), a,
                                                r->center ? gb_row_get(r->lane, r->center, i) : 0));
@@ -531,6 +589,40 @@ static int64_t find_largest(gb_lane lane, const void *x, int64_t n) {
   return at;
 }
 
+/* The same of n short rows that stand beside each other, element by element: what is largest so far, and where. */
+#define FIND_SHORT(name, type, place, larger)                                                                          \
+  static void name(type *restrict most, place *restrict at, const type *restrict x, int64_t n, int64_t length) {       \
+    memcpy(most, x, (size_t)n * sizeof *x);                                                                            \
+    memset(at, 0, (size_t)n * sizeof *at);                                                                             \
+    for (int64_t k = 1; k < length; k++) {                                                                             \
+      const type *y = x + k * n;                                                                                       \
+      for (int64_t i = 0; i < n; i++) {                                                                                \
+        bool is_larger = larger;                                                                                       \
+        most[i] = is_larger ? y[i] : most[i];                                                                          \
+        at[i] = is_larger ? (place)k : at[i];                                                                          \
+      }                                                                                                                \
+    }                                                                                                                  \
+  }
+FIND_SHORT(find_short_f32, float, int32_t, (y[i] > most[i]) | ((y[i] != y[i]) & (most[i] == most[i])))
+FIND_SHORT(find_short_f64, double, int64_t, (y[i] > most[i]) | ((y[i] != y[i]) & (most[i] == most[i])))
+FIND_SHORT(find_short_i64, int64_t, int64_t, y[i] > most[i])
+#undef FIND_SHORT
+
+/* n short rows from `first` on. room: for as many lanes. */
+static void find_in_short(const search *s, int64_t first, int64_t n, char *room) {
+  size_t bytes = gb_lane_bytes(s->lane);
+  int64_t length = s->rows.length, *indices = s->indices + first;
+  lanes most;
+  int32_t places[GB_TILE];
+  gb_rows_stand(&s->rows, s->lane, first, n, room, n);
+  if (s->smallest) reverse_order(s->lane, room, n * length);
+  if (s->lane == GB_LANE_F32) find_short_f32(most.f32, places, (const float *)(void *)room, n, length);
+  else if (s->lane == GB_LANE_F64) find_short_f64(most.f64, indices, (const double *)(void *)room, n, length);
+  else find_short_i64(most.i64, indices, (const int64_t *)(void *)room, n, length);
+  for (int64_t i = 0; i < n && s->lane == GB_LANE_F32; i++) indices[i] = places[i];
+  if (s->values) memcpy(s->values + (size_t)first * bytes, &most, (size_t)n * bytes);
+}
+
 static void search_rows(void *arg, int64_t chunk) {
   const search *s = arg;
   char *x = gb_scratch_room_of(&s->scratch, chunk);
@@ -539,6 +631,7 @@ static void search_rows(void *arg, int64_t chunk) {
   if (end > s->rows.count) end = s->rows.count;
   for (int64_t count; first < end; first += count) {
     count = end - first < s->plan.batch ? end - first : s->plan.batch;
+    if (n <= GB_STANDING) { find_in_short(s, first, count, x); continue; }
     gb_rows_load(&s->rows, s->lane, first, count, x);
     if (s->smallest) reverse_order(s->lane, x, count * n);
     for (int64_t i = 0; i < count; i++) {

@@ -172,6 +172,61 @@ void gb_rows_store(const gb_rows *r, gb_lane lane, int64_t first, int64_t count,
   }
 }
 
+/* How many short rows from `first` stand up, or lie down, in one step: those a constant distance apart, as many as fit
+ * into a block where they are not of the lane's dtype, or are no strips. */
+static int64_t standing_run(const gb_rows *r, int64_t first, int64_t count, bool direct) {
+  int64_t last = r->size[r->n - 1], left = last - first % last, most = direct ? left : GB_TILE / r->length;
+  if (left > most) left = most;
+  return count < left ? count : left;
+}
+
+/* Are short rows turned without a block in between? */
+static bool stands_direct(const gb_rows *r, gb_lane lane) {
+  return r->step[r->n - 1] == 1 || (r->stride == 1 && r->dtype == gb_lane_dtype(lane));
+}
+
+void gb_rows_stand(const gb_rows *r, gb_lane lane, int64_t first, int64_t count, void *to, int64_t line) {
+  const int64_t bytes = (int64_t)gb_lane_bytes(lane), own = (int64_t)r->bytes, step = r->step[r->n - 1];
+  const bool direct = stands_direct(r, lane);
+  double block[GB_TILE];
+  char *at = to;
+  for (int64_t run; count > 0; count -= run, first += run, at += run * bytes) {
+    const char *from = gb_rows_at(r, first);
+    run = standing_run(r, first, count, direct);
+    if (step == 1) {
+      for (int64_t k = 0; k < r->length; k++)
+        gb_lane_load(lane, at + k * line * bytes, from + k * r->stride * own, r->dtype, 1, run);
+      continue;
+    }
+    int64_t apart = direct ? step : r->length;
+    if (!direct && end_to_end(r)) gb_lane_load(lane, block, from, r->dtype, 1, run * r->length);
+    for (int64_t i = 0; i < run && !direct && !end_to_end(r); i++)
+      gb_lane_load(lane, (char *)block + i * r->length * bytes, from + i * step * own, r->dtype, r->stride, r->length);
+    gb_transpose(at, line * bytes, direct ? from : (const char *)block, apart * bytes, run, r->length, (size_t)bytes);
+  }
+}
+
+void gb_rows_lay(const gb_rows *r, gb_lane lane, int64_t first, int64_t count, const void *from, int64_t line) {
+  const int64_t bytes = (int64_t)gb_lane_bytes(lane), own = (int64_t)r->bytes, step = r->step[r->n - 1];
+  const bool direct = stands_direct(r, lane);
+  double block[GB_TILE];
+  const char *at = from;
+  for (int64_t run; count > 0; count -= run, first += run, at += run * bytes) {
+    char *to = gb_rows_at(r, first);
+    run = standing_run(r, first, count, direct);
+    if (step == 1) {
+      for (int64_t k = 0; k < r->length; k++)
+        gb_lane_store(lane, to + k * r->stride * own, r->dtype, 1, at + k * line * bytes, run);
+      continue;
+    }
+    int64_t apart = direct ? step : r->length;
+    gb_transpose(direct ? to : (char *)block, apart * bytes, at, line * bytes, r->length, run, (size_t)bytes);
+    if (!direct && end_to_end(r)) gb_lane_store(lane, to, r->dtype, 1, block, run * r->length);
+    for (int64_t i = 0; i < run && !direct && !end_to_end(r); i++)
+      gb_lane_store(lane, to + i * step * own, r->dtype, r->stride, (char *)block + i * r->length * bytes, r->length);
+  }
+}
+
 gb_row_plan gb_row_plan_for(const gb_rows *rows) {
   gb_row_plan plan = gb_row_plan_of(rows->count, rows->length);
   int64_t fewest = !by_strips(rows) ? 1 : rows->length <= 4 * GB_TILE ? BLOCK_ROWS : BLOCK;

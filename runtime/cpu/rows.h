@@ -49,6 +49,8 @@ typedef struct gb_rows {
 #define gb_rows_load GB_CPU_NAME(rows_load)
 #define gb_rows_store GB_CPU_NAME(rows_store)
 #define gb_rows_own GB_CPU_NAME(rows_own)
+#define gb_rows_stand GB_CPU_NAME(rows_stand)
+#define gb_rows_lay GB_CPU_NAME(rows_lay)
 /* The rows of t along dim, numbered in row-major order of the other dims. A 0-d tensor is one row of one element. */
 gb_rows gb_rows_of(const gb_tensor *t, int dim);
 /* Where a row begins. */
@@ -56,6 +58,11 @@ char *gb_rows_at(const gb_rows *rows, int64_t row);
 /* Rows first .. first + count - 1, one after another, from or to lanes. */
 void gb_rows_load(const gb_rows *rows, gb_lane lane, int64_t first, int64_t count, void *to);
 void gb_rows_store(const gb_rows *rows, gb_lane lane, int64_t first, int64_t count, const void *from);
+/* The same where rows are short, at most GB_STANDING elements: they stand beside each other in lanes, the first element
+ * of each, then the second, ..., `line` lanes apart. What fills a vector is then one element of many rows. */
+enum { GB_STANDING = 64 };
+void gb_rows_stand(const gb_rows *rows, gb_lane lane, int64_t first, int64_t count, void *to, int64_t line);
+void gb_rows_lay(const gb_rows *rows, gb_lane lane, int64_t first, int64_t count, const void *from, int64_t line);
 /* Row `first` and those after it where they lie end to end in a dtype, so that no load is needed; else NULL. */
 void *gb_rows_own(const gb_rows *rows, gb_dtype dtype, int64_t first);
 

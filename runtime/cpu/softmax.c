@@ -2,9 +2,12 @@
  *
  * Forward reads and writes every element once and takes one exponential of it; backward reads two and writes one. Rows
  * that lie end to end are read and written where they lie, 16-bit ones too, others by way of lanes. A row stays in
- * cache between the passes over it (largest element, exponentials and their sum, scaling). */
+ * cache between the passes over it (largest element, exponentials and their sum, scaling). Rows too short to fill
+ * vectors stand beside each other, so that a vector is of one element of many rows; then sums go from the first element
+ * to the last. */
 #include <math.h>
 
+#include "base/math.h"
 #include "cpu/scratch.h"
 #include "cpu/nontemporal.h"
 #include "cpu/walk.h"
@@ -13,6 +16,12 @@
 /* A kernel of one row: out is none of the inputs; room takes lanes, and is out where that is of lanes and not
  * streamed. */
 typedef void row_kernel(gb_dtype dtype, void *out, const void *x, const void *y, void *room, int64_t n, bool stream);
+
+/* The longest row that is short, at most GB_STANDING; and how many of them stand together, at least. */
+enum { SHORT = 32, SHORT_ROWS = 64 };
+
+/* A kernel of short rows that stand, n lines of `line` lanes: x, which becomes the result, and y. */
+typedef void short_kernel(float *x, const float *y, int64_t n, int64_t line);
 
 /* One run over all rows: y from x, or dx from grad and y. */
 typedef struct softmax_job {
@@ -25,6 +34,7 @@ typedef struct softmax_job {
   gb_scratch scratch;              /* rooms of three batches of rows */
   size_t buffer_bytes;             /* of one batch */
   row_kernel *row;
+  short_kernel *in_short;          /* NULL: rows are not short */
 } softmax_job;
 
 /* {==== one row ==== */
@@ -142,6 +152,69 @@ static void log_softmax_backward_row(gb_dtype dtype, void *out, const void *g, c
 
 /* ====} */
 
+/* {==== short rows ==== */
+
+/* A number for each row that stands. */
+typedef float numbers[GB_TILE];
+
+static void find_most(float *restrict most, const float *restrict x, int64_t n, int64_t line) {
+  memcpy(most, x, (size_t)line * sizeof *x);
+  for (int64_t k = 1; k < n; k++)
+    for (int64_t i = 0; i < line; i++) most[i] = x[k * line + i] > most[i] ? x[k * line + i] : most[i];
+}
+
+static void softmax_short(float *restrict x, const float *unused, int64_t n, int64_t line) {
+  numbers most, sum = { 0 };
+  (void)unused;
+  find_most(most, x, n, line);
+  for (int64_t k = 0; k < n; k++)
+    for (int64_t i = 0; i < line; i++) {
+      float e = gb_expf_lifted(x[k * line + i] - most[i]);
+      sum[i] += x[k * line + i] = e;
+    }
+  for (int64_t i = 0; i < line; i++) sum[i] = 1 / sum[i];
+  for (int64_t k = 0; k < n; k++)
+    for (int64_t i = 0; i < line; i++) x[k * line + i] *= sum[i];
+}
+
+static void log_softmax_short(float *restrict x, const float *unused, int64_t n, int64_t line) {
+  numbers most, sum = { 0 };
+  (void)unused;
+  find_most(most, x, n, line);
+  for (int64_t k = 0; k < n; k++)
+    for (int64_t i = 0; i < line; i++) sum[i] += gb_expf(x[k * line + i] - most[i]);
+  for (int64_t i = 0; i < line; i++) sum[i] = gb_logf(sum[i]);
+  for (int64_t k = 0; k < n; k++)
+    for (int64_t i = 0; i < line; i++) x[k * line + i] = x[k * line + i] - most[i] - sum[i];
+}
+
+static void softmax_backward_short(float *restrict g, const float *restrict y, int64_t n, int64_t line) {
+  numbers dot = { 0 };
+  for (int64_t k = 0; k < n; k++)
+    for (int64_t i = 0; i < line; i++) dot[i] += g[k * line + i] * y[k * line + i];
+  for (int64_t k = 0; k < n; k++)
+    for (int64_t i = 0; i < line; i++) g[k * line + i] = y[k * line + i] * (g[k * line + i] - dot[i]);
+}
+
+static void log_softmax_backward_short(float *restrict g, const float *restrict y, int64_t n, int64_t line) {
+  numbers sum = { 0 };
+  for (int64_t k = 0; k < n; k++)
+    for (int64_t i = 0; i < line; i++) sum[i] += g[k * line + i];
+  for (int64_t k = 0; k < n; k++)
+    for (int64_t i = 0; i < line; i++) g[k * line + i] -= gb_expf(y[k * line + i]) * sum[i];
+}
+
+/* `count` short rows from `first` on. */
+static void run_short(const softmax_job *job, int64_t first, int64_t count, char *room) {
+  float *x = (float *)(void *)room, *y = (float *)(void *)(room + job->buffer_bytes);
+  gb_rows_stand(&job->first, job->lane, first, count, x, count);
+  if (job->second.data) gb_rows_stand(&job->second, job->lane, first, count, y, count);
+  job->in_short(x, y, job->out.length, count);
+  gb_rows_lay(&job->out, job->lane, first, count, x, count);
+}
+
+/* ====} */
+
 /* Rows first .. first + count - 1 where they lie if the kernel can read them there, else loaded into room. */
 static const char *rows_in(const softmax_job *job, const gb_rows *rows, int64_t first, int64_t count, char *room) {
   const char *own = gb_rows_own(rows, job->dtype, first);
@@ -157,6 +230,7 @@ static void run_rows(void *arg, int64_t chunk) {
   if (end > job->out.count) end = job->out.count;
   for (int64_t count; first < end; first += count) {
     count = end - first < job->plan.batch ? end - first : job->plan.batch;
+    if (job->in_short) { run_short(job, first, count, room); continue; }
     const char *x = rows_in(job, &job->first, first, count, room), *y = x;
     if (job->second.data) y = rows_in(job, &job->second, first, count, room + job->buffer_bytes);
     char *own = gb_rows_own(&job->out, job->dtype, first), *out = own ? own : room_out;
@@ -176,19 +250,26 @@ static gb_dtype dtype_of(const softmax_job *job) {
   return same ? dtype : gb_lane_dtype(job->lane);
 }
 
-/* Run `row` over all rows of x, and of y where it is given, along the dim that was named. */
-static gb_status run(gb_op_call *call, row_kernel *row, const gb_tensor *x, const gb_tensor *y, const gb_tensor *out,
-                     int64_t named) {
+/* Run `row`, or where they are short in_short, over all rows of x, and of y where it is given, along the dim that was
+ * named. */
+static gb_status run(gb_op_call *call, row_kernel *row, short_kernel *in_short, const gb_tensor *x,
+                     const gb_tensor *y, const gb_tensor *out, int64_t named) {
   if (out->numel == 0) return GB_OK;
   int dim = gb_wrap_dim(named, x->ndim);
   softmax_job job = { .lane = gb_lane_of((gb_dtype)x->dtype, (gb_dtype)out->dtype), .first = gb_rows_of(x, dim),
                       .out = gb_rows_of(out, dim),
                       .row = row };
   if (y) job.second = gb_rows_of(y, dim);
+  if (job.lane == GB_LANE_F32 && job.out.length <= SHORT) job.in_short = in_short;
   job.dtype = dtype_of(&job);
-  job.streams = gb_rows_own(&job.out, job.dtype, 0) && job.dtype != GB_FLOAT64 &&
+  job.streams = !job.in_short && gb_rows_own(&job.out, job.dtype, 0) && job.dtype != GB_FLOAT64 &&
       (size_t)out->numel * job.out.bytes >= GB_NONTEMPORAL_BYTES;
   job.plan = gb_row_plan_for(&job.out);
+  if (job.in_short && job.plan.batch < SHORT_ROWS) {
+    job.plan.batch = SHORT_ROWS;
+    job.plan.chunk = (job.plan.chunk + SHORT_ROWS - 1) / SHORT_ROWS * SHORT_ROWS;
+    job.plan.chunks = (job.out.count + job.plan.chunk - 1) / job.plan.chunk;
+  }
   job.buffer_bytes = gb_lane_bytes(job.lane) * (size_t)(job.plan.batch * job.out.length);
   GB_TRY(gb_scratch_open_chunks(call, 0, 3 * job.buffer_bytes, job.plan.chunks, &job.scratch));
   gb_parallel(call, job.plan.chunks, run_rows, &job);
@@ -198,12 +279,14 @@ static gb_status run(gb_op_call *call, row_kernel *row, const gb_tensor *x, cons
 
 #define FORWARD(op) \
   static gb_status op(gb_op_call *call) { \
-    return run(call, op##_row, GB_IN(call, op)->x, NULL, GB_OUT(call, op)->y, GB_ATTRS(call, op)->dim.integer); \
+    return run(call, op##_row, op##_short, GB_IN(call, op)->x, NULL, GB_OUT(call, op)->y, \
+               GB_ATTRS(call, op)->dim.integer); \
   }
 #define BACKWARD(op) \
   static gb_status op(gb_op_call *call) { \
     const gb_in_##op *in = GB_IN(call, op); \
-    return run(call, op##_row, in->grad, in->y, GB_OUT(call, op)->dx, GB_ATTRS(call, op)->dim.integer); \
+    return run(call, op##_row, op##_short, in->grad, in->y, GB_OUT(call, op)->dx, \
+               GB_ATTRS(call, op)->dim.integer); \
   }
 FORWARD(softmax)
 FORWARD(log_softmax)

@@ -273,4 +273,80 @@ describe("cumsum", function()
   end)
 end)
 
+-- Rows of at most a tile, folded one element after the other; NaN, infinities and -0 among them.
+describe("short rows", function()
+  local nan, step = 0 / 0, 0
+  local folds = {
+    sum = function(a, b) return a + b end, prod = function(a, b) return a * b end,
+    amax = function(a, b) return (b > a or b ~= b) and a == a and b or a end,
+    amin = function(a, b) return (b < a or b ~= b) and a == a and b or a end,
+  }
+  -- The rows along the last dim, as lists of numbers.
+  local function rows_of(x)
+    local list = x:double():contiguous():view(-1, x:size(-1)):tolist()
+    return list
+  end
+  local function close(a, b, room) return a == b or (a ~= a and b ~= b) or math.abs(a - b) <= room end
+  local function check(x, room, name)
+    local rows = rows_of(x)
+    local made = {}
+    for op in pairs(folds) do made[op] = x[op](x, -1):double():flatten():tolist() end
+    local most, where = x:max(-1)
+    local least, there = x:min(-1)
+    most, where = most:double():flatten():tolist(), where:flatten():tolist()
+    least, there = least:double():flatten():tolist(), there:flatten():tolist()
+    for r, row in ipairs(rows) do
+      local size = 1
+      for _, value in ipairs(row) do
+        if value == value and math.abs(value) < math.huge then size = size + math.abs(value) end
+      end
+      for op, fold in pairs(folds) do
+        local want = row[1]
+        for i = 2, #row do want = fold(want, row[i]) end
+        local is_exact = op == "amax" or op == "amin"
+        local room_here = is_exact and 0 or op == "sum" and room * size or room * #row * math.abs(want) + step
+        if not close(made[op][r], want, room_here) then
+          error(("%s of row %d of %s: %g, not %g"):format(op, r, name, made[op][r], want))
+        end
+      end
+      for _, found in ipairs { { most[r], where[r], folds.amax }, { least[r], there[r], folds.amin } } do
+        local want, at = row[1], 1
+        for i = 2, #row do
+          local better = found[3](want, row[i])
+          if want == want and (better ~= want) then want, at = better, i end
+        end
+        expect(close(found[1], want, 0)):to_be(true)
+        expect(found[2]):to_be(at - 1)
+      end
+    end
+  end
+  for _, dtype in ipairs { "float32", "float64", "float16", "bfloat16" } do
+    it("are folded and searched in any layout, in " .. dtype, function()
+      gb.manual_seed(6)
+      local room = ({ float64 = 1e-15, float32 = 1e-6, float16 = 1e-3, bfloat16 = 8e-3 })[dtype]
+      step = dtype == "float16" and 2.0 ^ -24 or 0 -- of subnormal numbers
+      for _, n in ipairs { 1, 2, 3, 4, 5, 7, 8, 13, 31, 32, 33, 63, 64, 65 } do
+        local x = gb.randn(6, 41, n + 2):to(dtype)
+        x[{ 1, 3, 1 }], x[{ 2, 5, n }], x[{ 3, 7, 1 }], x[{ 4, 7, n }] = nan, math.huge, -math.huge, -0.0
+        local name = dtype .. " of " .. n
+        check(x:narrow(3, 1, n):contiguous(), room, name)
+        check(x:narrow(3, 1, n), room, name .. ", apart")
+        check(x:narrow(3, 1, n):transpose(1, 2), room, name .. ", in another order")
+        check(x:narrow(3, 1, n):transpose(2, 3):contiguous():transpose(2, 3), room, name .. ", beside each other")
+        check(x:narrow(3, 1, n):flip(3):permute(3, 1, 2):contiguous():permute(2, 3, 1), room, name .. ", far apart")
+        check(x:narrow(2, 1, 1):narrow(3, 1, n):expand(6, 9, n), room, name .. ", repeated")
+      end
+    end)
+  end
+  it("of whole numbers wrap and compare as such", function()
+    local x = gb.tensor({ { math.maxinteger, 1, 2 }, { math.mininteger, -1, 5 } }, { dtype = "int64" }):tile(400, 1)
+    local least, at = x:min(2)
+    for _, case in ipairs { { x:sum(2), math.mininteger + 2, math.mininteger + 4 }, { x:amax(2), math.maxinteger, 5 },
+      { least, 1, math.mininteger }, { at, 1, 0 } } do
+      expect(case[1][799]:item()):to_be(case[2])
+      expect(case[1][800]:item()):to_be(case[3])
+    end
+  end)
+end)
+
 gb.test.finish()
