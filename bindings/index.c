@@ -4,7 +4,8 @@
  * all, {a, b} and {a, b, step} are ranges with both ends included, a tensor picks. Positions count from 1, -1 is the
  * last; integers inside tensors count from 0; a bool tensor is a mask over the dimensions it covers. Selections and
  * ranges are views, so an assignment writes through them. Several tensors broadcast, and name elements together, as in
- * PyTorch: their shape stands where the first of them did if they are beside each other, else in front. */
+ * PyTorch: their shape stands where the first of them did if they are beside each other, else in front. Among several,
+ * an integer tensor without dimensions is a selection, also as there. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -14,7 +15,8 @@
 typedef struct cursor {
   int dim;               /* of the view, that the next item is about */
   int item;              /* of the key, counted from 1, for error texts */
-  int n;                 /* how many tensors the key has */
+  int tensors;           /* how many the key has; */
+  int n;                 /* of these, how many pick */
   gb_tensor *picked[GB_MAX_NDIM]; /* these, borrowed */
   int picked_dim[GB_MAX_NDIM];    /* the dims of the view, from 0, that they begin at */
 } cursor;
@@ -97,6 +99,30 @@ static void keep(lua_State *L, const cursor *c, int item) {
   else lua_rawseti(L, KEPT, c->n + 1);
 }
 
+/* Note a tensor of the key that picks, at index `item`. */
+static void note_picked(lua_State *L, cursor *c, int item, gb_tensor *picked) {
+  size_here(L, c);
+  if (picked->dtype == GB_BOOL && picked->ndim == 0)
+    gbl_error(L, "item %d of the index is a bool tensor without dimensions; a mask covers one or more", c->item);
+  if (c->n == GB_MAX_NDIM) gbl_error(L, "an index has at most %d tensors (item %d)", GB_MAX_NDIM, c->item);
+  keep(L, c, item);
+  c->picked[c->n] = picked;
+  c->picked_dim[c->n++] = c->dim;
+  c->dim += picked->dtype == GB_BOOL ? picked->ndim : 1;
+}
+
+/* Is it a selection, and of which place from 0? */
+static bool is_place(lua_State *L, const cursor *c, const gb_tensor *picked, int64_t *place) {
+  if (c->tensors < 2 || picked->ndim || picked->dtype == GB_BOOL || gb_dtype_is_float((gb_dtype)picked->dtype))
+    return false;
+  gbl_check_status(L, gb_tensor_item(picked, NULL, place));
+  int64_t size = size_here(L, c);
+  if (*place < 0 || *place >= size)
+    gbl_error(L, "index %" PRId64 " of item %d is out of range: its dimension has size %" PRId64
+              ", and integers in tensors count from 0", *place, c->item, size);
+  return true;
+}
+
 /* One item of the key, at the top of the stack; removed, and the view below it moved on. Views between the tensor at 1
  * and the last one end at once. */
 static void take_item(lua_State *L, cursor *c) {
@@ -104,13 +130,9 @@ static void take_item(lua_State *L, cursor *c) {
   int item = lua_gettop(L);
   gb_tensor *picked = gbl_test_tensor(L, item);
   lua_pushvalue(L, item - 1);
-  if (picked) {
-    size_here(L, c);
-    keep(L, c, item);
-    c->picked[c->n] = picked;
-    c->picked_dim[c->n++] = c->dim;
-    c->dim += picked->dtype == GB_BOOL ? picked->ndim : 1;
-  } else if (gbl_test_integer(L, item, &position)) select_item(L, c, position);
+  if (picked && is_place(L, c, picked, &position)) select_item(L, c, position + 1);
+  else if (picked) note_picked(L, c, item, picked);
+  else if (gbl_test_integer(L, item, &position)) select_item(L, c, position);
   else if (lua_type(L, item) == LUA_TTABLE) range_item(L, c, item);
   else gbl_error(L, "item %d of an index is a position, a range {first, last}, {} for all, or a tensor; got %s",
                  c->item, gbl_type_name(L, item));
@@ -128,6 +150,10 @@ static cursor walk(lua_State *L) {
   if (gbl_test_integer(L, 2, &position)) select_item(L, &c, position);
   else if (lua_type(L, 2) == LUA_TTABLE) {
     int64_t count = (int64_t)lua_rawlen(L, 2);
+    for (int64_t i = 1; i <= count && c.tensors < 2; i++, lua_pop(L, 1)) {
+      lua_rawgeti(L, 2, i);
+      c.tensors += gbl_test_tensor(L, lua_gettop(L)) != NULL;
+    }
     for (; c.item <= count; c.item++) {
       lua_rawgeti(L, 2, c.item);
       take_item(L, &c);

@@ -266,4 +266,34 @@ describe("gather and scatter_add", function()
   end)
 end)
 
+describe("tensors without dimensions in a key", function()
+  it("are selections beside other tensors, and pick alone", function()
+    local x = gb.arange(24):view(2, 3, 4)
+    for _, dtype in ipairs { "int64", "uint8" } do
+      local one, list = gb.tensor(1, { dtype = dtype }), gb.tensor({ 0, 3 }, { dtype = dtype })
+      expect(x[{ one, {}, list }]):to_equal_bits(x[2]:index_select(2, list))
+      expect(x[{ one, one, list }]):to_equal_bits(x[{ 2, 2 }]:index_select(1, list))
+      expect(x[{ one }]):to_equal_bits(x[2])
+      local y = x:clone()
+      y[{ one, {}, list }] = gb.zeros(3, 2):long()
+      expect(y:sum():item()):to_be(276 - (12 + 15 + 16 + 19 + 20 + 23))
+    end
+    local two = gb.tensor(2, { dtype = "int64" })
+    expect(function() return x[{ two, two }] end):to_fail("index 2 of item 1 is out of range")
+    expect(function() return x[{ gb.tensor(-1, { dtype = "int64" }), two }] end):to_fail("index -1 of item 1")
+  end)
+  it("are no masks, however many", function()
+    local x, key = gb.zeros(2, 3), {}
+    for n = 1, 40 do
+      key[n] = gb.tensor(true)
+      expect(function() return x[key] end):to_fail("a mask covers one or more")
+      expect(function() x[key] = 1 end):to_fail("a mask covers one or more")
+    end
+    for n = 1, 40 do key[n] = gb.tensor({ 0 }, { dtype = "int64" }) end
+    expect(function() return x[key] end):to_fail("more items than the tensor has dimensions")
+    local deep = gb.zeros(1, 1, 1, 1, 1, 1, 1, 1)
+    expect(function() return deep[key] end):to_fail("item 9")
+  end)
+end)
+
 gb.test.finish()
