@@ -441,7 +441,7 @@ static int call_fill(lua_State *L) {
   bool zero = lua_type(L, 2) == LUA_TNUMBER && lua_tonumber(L, 2) == 0;
   int results = call_op_in_place(L);
   gb_tensor *filled = gbl_test_tensor(L, -1);
-  if (zero && filled) filled->tag.scaler = GB_TAG_ZERO;
+  if (zero && filled) gb_tensor_tag_zero(filled);
   return results;
 }
 

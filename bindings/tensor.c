@@ -774,7 +774,7 @@ static int tensor_zero_(lua_State *L, gbl_call *call) {
   gb_tensor *t = gbl_tensor(call, "self");
   gb_attr zero = gb_attr_num(0);
   gbl_check_status(L, gb_apply_(call->state->context, GB_OP_fill, &t, 1, &zero));
-  t->tag.scaler = GB_TAG_ZERO;
+  gb_tensor_tag_zero(t);
   lua_settop(L, 1);
   return 1;
 }

@@ -270,7 +270,7 @@ static gb_status run_hooks(gb_context *context, gb_hook *const *hooks, gb_tensor
  * the sum finds out: of two networks that are trained in turn, each leaves gradients in the other that are zeroed. */
 static gb_status write_or_add(gb_context *context, gb_tensor *leaf, gb_tensor *grad) {
   gb_segment *segment = &leaf->slab->segments[leaf->segment];
-  gb_grad_tag tag = segment->has_grad ? gb_tag_of_sum(segment->grad->tag, grad->tag) : grad->tag;
+  gb_grad_tag tag = segment->has_grad ? gb_tag_of_sum(gb_tensor_tag(segment->grad), grad->tag) : grad->tag;
   bool before = gb_set_grad_enabled(context, false);
   gb_status status = segment->has_grad ? GB_RUN(context, add, NULL, .x = segment->grad, .y = grad)
                                        : GB_RUN(context, copy, NULL, .x = segment->grad, .source = grad);
@@ -294,9 +294,10 @@ static gb_status accumulate_adopted(gb_context *context, gb_tensor *leaf, gb_ten
 
 gb_status gb_accumulate_leaf(gb_context *context, gb_tensor *leaf, gb_tensor *grad, bool create_graph) {
   if (leaf->slab) return accumulate_adopted(context, leaf, grad);
-  gb_grad_tag tag = leaf->grad ? gb_tag_of_sum(leaf->grad->tag, grad->tag) : grad->tag;
+  gb_grad_tag tag = leaf->grad ? gb_tag_of_sum(gb_tensor_tag(leaf->grad), grad->tag) : grad->tag;
   gb_tensor *sum = NULL;
-  if (leaf->grad && !create_graph && gb_tags_agree(leaf->grad->tag, tag)) { /* else what others hold keeps its values */
+  /* Else what others hold keeps its values. */
+  if (leaf->grad && !create_graph && gb_tags_agree(gb_tensor_tag(leaf->grad), tag)) {
     leaf->grad->tag = tag;
     bool before = gb_set_grad_enabled(context, false);
     gb_status status = GB_RUN(context, add, NULL, .x = leaf->grad, .y = grad);
@@ -563,7 +564,7 @@ static gb_tensor *accumulator(const gb_grad_call *grad, int i, bool *holds) {
   for (int k = 0; k < grad->n_in; k++)
     if (k != i && sum_for(grad, k) == sum) return NULL;
   *holds = !slab || slab->segments[leaf->segment].has_grad;
-  return *holds && !gb_tags_agree(sum->tag, grad->tag) ? NULL : sum;
+  return *holds && !gb_tags_agree(gb_tensor_tag(sum), grad->tag) ? NULL : sum;
 }
 
 bool gb_grad_may_write(const gb_grad_call *grad, int i) {

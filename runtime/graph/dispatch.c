@@ -394,10 +394,9 @@ static gb_status check_given(const gb_op_call *call) {
   return GB_OK;
 }
 
-/* Success or not, memory was written, and zeros of any scale are none any more. */
+/* Success or not, memory was written. */
 static void bump_written(const gb_op_call *call) {
   if (call->in_place) gb_tensor_bump(call->in[0]);
-  if (call->in_place && call->in[0]->tag.scaler == GB_TAG_ZERO) call->in[0]->tag = (gb_grad_tag){ 0, 0 };
   int visible = call->given ? call->info->n_out - call->info->n_hidden : 0;
   for (int i = 0; i < visible; i++)
     if (call->given[i]) gb_tensor_bump(call->given[i]);

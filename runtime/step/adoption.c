@@ -143,18 +143,17 @@ static gb_status copy_in(gb_slab *slab, const gb_segment *segment) {
 
 /* A gradient from before the adoption goes to its segment; those of tied parameters add up. */
 static gb_status bring_gradient(gb_context *context, gb_segment *segment, gb_tensor *grad) {
-  gb_grad_tag *tag = &segment->grad->tag;
   if (!segment->has_grad) {
     GB_TRY(gb_weight_copy_values(segment->grad, grad));
-    *tag = grad->tag;
+    gb_tensor_copy_tag(segment->grad, grad);
     segment->has_grad = true;
     return GB_OK;
   }
-  gb_grad_tag sum = gb_tag_of_sum(*tag, grad->tag);
+  gb_grad_tag sum = gb_tag_of_sum(gb_tensor_tag(segment->grad), gb_tensor_tag(grad));
   gb_tensor *plain;
   GB_TRY(gb_tensor_detach(grad, &plain));
   gb_status status = gb_apply_(context, GB_OP_add, (gb_tensor *[]){ segment->grad, plain }, 2, NULL);
-  if (status == GB_OK) *tag = sum;
+  if (status == GB_OK) segment->grad->tag = sum;
   gb_tensor_release(plain);
   return status;
 }

@@ -45,7 +45,7 @@ static gb_status make_dense(gb_tensor *parameter) {
   gb_status status = GB_RUN(gb_tensor_context(plain), contiguous, &dense, .x = plain);
   gb_tensor_release(plain);
   GB_TRY(status);
-  dense->tag = parameter->grad->tag;
+  gb_tensor_copy_tag(dense, parameter->grad);
   gb_tensor_release(parameter->grad);
   parameter->grad = dense;
   return GB_OK;
@@ -53,7 +53,7 @@ static gb_status make_dense(gb_tensor *parameter) {
 
 static gb_status new_batch(batch_list *list, gb_slab *home, gb_tensor *grad, batch **out) {
   batch *b = &list->batches[list->n_batches];
-  *b = (batch){ .home = home, .tag = grad->tag };
+  *b = (batch){ .home = home, .tag = gb_tensor_tag(grad) };
   if (home) b->slab = *home;
   else b->slab = (gb_slab){ .dtype = (gb_dtype)grad->dtype, .elements = grad->numel, .gradients = grad };
   b->slab.segments = list->segments + list->n_segments;
@@ -101,7 +101,7 @@ static gb_status slab_batch(batch_list *list, gb_slab *home, gb_tensor *grad, gb
   gb_status status = new_batch(list, home, grad, &b);
   for (int64_t s = 0; status == GB_OK && s < home->count; s++) {
     const gb_segment *segment = &home->segments[s];
-    if (!chosen[s] || !segment->has_grad || !gb_same_tag(segment->grad->tag, b->tag)) continue;
+    if (!chosen[s] || !segment->has_grad || !gb_same_tag(gb_tensor_tag(segment->grad), b->tag)) continue;
     b->slab.segments[b->slab.count++] = *segment;
     list->n_segments++;
   }
@@ -114,7 +114,8 @@ static gb_status gather_listed(batch_list *list, gb_tensor *const *parameters, i
   for (int i = 0; i < count; i++) {
     gb_tensor *p = parameters[i], *grad = gradient_of(p);
     if (!grad) continue;
-    if (p->slab && !is_batched(list, p->slab, grad->tag)) GB_TRY(slab_batch(list, p->slab, grad, parameters, count));
+    if (p->slab && !is_batched(list, p->slab, gb_tensor_tag(grad)))
+      GB_TRY(slab_batch(list, p->slab, grad, parameters, count));
     if (!p->slab && first[i] == i) GB_TRY(loose_batch(list, p));
   }
   return GB_OK;
@@ -156,7 +157,7 @@ static gb_status run_batches(batch_list *list, gb_step step, gb_step_call call) 
 /* Change gradients in place, and bump the version of any that somebody kept. */
 static gb_status clip(batch_list *list, gb_step_call call) {
   GB_TRY(run_batches(list, GB_STEP_CLIP, call));
-  for (int i = 0; i < list->n_segments; i++) gb_tensor_bump(list->segments[i].grad);
+  for (int i = 0; i < list->n_segments; i++) gb_tensor_bump_scaled(list->segments[i].grad);
   return GB_OK;
 }
 
@@ -217,7 +218,7 @@ static gb_status clip_by(batch_list *list, const gb_scalars *scalars, double max
     call.scaled = b->scale != NULL;
     GB_TRY(gb_step_run(list->context, GB_STEP_CLIP, &call));
   }
-  for (int i = 0; writes && i < list->n_segments; i++) gb_tensor_bump(list->segments[i].grad);
+  for (int i = 0; writes && i < list->n_segments; i++) gb_tensor_bump_scaled(list->segments[i].grad);
   return GB_OK;
 }
 

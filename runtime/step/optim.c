@@ -308,7 +308,7 @@ int gb_optimizer_first_gradient(const gb_optimizer *optimizer) {
     if (optimizer->params[i].segment->has_grad) zeroed = i;
   for (int i = 0; i < optimizer->n_params; i++) {
     const gb_segment *segment = optimizer->params[i].segment;
-    if (segment->has_grad && segment->grad->tag.scaler != GB_TAG_ZERO) return i;
+    if (segment->has_grad && gb_tensor_tag(segment->grad).scaler != GB_TAG_ZERO) return i;
   }
   return zeroed;
 }
@@ -316,7 +316,7 @@ int gb_optimizer_first_gradient(const gb_optimizer *optimizer) {
 int gb_optimizer_first_unlike(const gb_optimizer *optimizer, gb_grad_tag tag) {
   for (int i = 0; i < optimizer->n_params; i++) {
     const gb_segment *segment = optimizer->params[i].segment;
-    if (segment->has_grad && !gb_tags_agree(segment->grad->tag, tag)) return i;
+    if (segment->has_grad && !gb_tags_agree(gb_tensor_tag(segment->grad), tag)) return i;
   }
   return -1;
 }
@@ -420,7 +420,7 @@ bool gb_optimizer_is_measured(const gb_optimizer *optimizer) {
   for (int i = 0; i < optimizer->n_params; i++) {
     const gb_segment *segment = optimizer->params[i].segment;
     if (!segment->has_grad) continue;
-    if (segment->measured != gb_tensor_version(segment->grad) + 1 || segment->grad->tag.scaler) return false;
+    if (segment->measured != gb_tensor_version(segment->grad) + 1 || gb_tensor_tag(segment->grad).scaler) return false;
     if (atomic_load_explicit(&segment->grad->storage->exposed, memory_order_relaxed)) return false;
     count++;
   }
@@ -753,7 +753,7 @@ gb_status gb_optimizer_update(gb_optimizer *optimizer, gb_scale_state *scale, bo
 /* The scalars of the scale that all gradients carry (NULL: none), or an error where they carry several. first: one that
  * has a gradient. */
 static gb_status one_scale(const gb_optimizer *optimizer, int first, gb_scale_state **scale) {
-  gb_grad_tag tag = optimizer->params[first].segment->grad->tag;
+  gb_grad_tag tag = gb_tensor_tag(optimizer->params[first].segment->grad);
   int other = gb_optimizer_first_unlike(optimizer, tag);
   if (other >= 0) {
     char a[32], b[32];

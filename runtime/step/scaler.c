@@ -260,7 +260,7 @@ static void note_stage(gb_scaler *scaler, gb_optimizer *optimizer, stage now) {
 /* Nothing was ever scaled, here or, as gradients tell, by other processes: the order of calls is wrong. */
 static gb_status check_used(gb_scaler *scaler, const gb_optimizer *optimizer, const char *who) {
   int first = gb_optimizer_first_gradient(optimizer);
-  scaler->used |= first >= 0 && optimizer->params[first].segment->grad->tag.scaler == scaler->id;
+  scaler->used |= first >= 0 && gb_tensor_tag(optimizer->params[first].segment->grad).scaler == scaler->id;
   if (scaler->used) return GB_OK;
   return gb_fail(scaler->context, GB_ESTATE, "%s: nothing was scaled yet; call scaler:scale(loss):backward() first",
                  who);
@@ -273,7 +273,7 @@ static gb_status check_tags(const gb_scaler *scaler, const gb_optimizer *optimiz
   if (odd < 0) return GB_OK;
   char room[32];
   const char *name = gb_optimizer_label(optimizer, odd, room, sizeof room);
-  gb_grad_tag tag = optimizer->params[odd].segment->grad->tag;
+  gb_grad_tag tag = gb_tensor_tag(optimizer->params[odd].segment->grad);
   if (tag.scaler == GB_TAG_MIXED)
     return gb_fail(scaler->context, GB_ESTATE, "%s: the gradient of %s %s", who, name, gb_mixed_tag_text(tag));
   if (!tag.scaler)
@@ -295,7 +295,7 @@ static gb_status check_unscaled(const gb_scaler *scaler, const gb_optimizer *opt
   if (odd < 0) return GB_OK;
   char room[32];
   const char *name = gb_optimizer_label(optimizer, odd, room, sizeof room);
-  gb_grad_tag tag = optimizer->params[odd].segment->grad->tag;
+  gb_grad_tag tag = gb_tensor_tag(optimizer->params[odd].segment->grad);
   if (tag.scaler == GB_TAG_MIXED && (scaler->options.per_loss || tag.update != GB_MIX_UNSCALED))
     return gb_fail(scaler->context, GB_ESTATE, "%s: the gradient of %s %s", who, name, gb_mixed_tag_text(tag));
   if (scaler->options.per_loss)

@@ -182,8 +182,8 @@ gb_status gb_tensor_detach(gb_tensor *of, gb_tensor **out) {
   if (!t) return of->storage->context->error_code;
   t->storage = of->storage;
   t->wrapped = of->wrapped;
-  t->tag = of->tag;
   gb_storage_retain(t->storage);
+  gb_tensor_copy_tag(t, of);
   *out = t;
   return GB_OK;
 }

@@ -66,7 +66,7 @@ typedef struct gb_weight_copy {
 
 /* The scale a gradient carries: which scaler (0: none) at which of its updates. A parameter's gradient that adds up
  * several scales has GB_TAG_MIXED as its scaler, and says by update what met: it may be zeroed, but not be used. What a
- * recipe has zeroed by hand has GB_TAG_ZERO: zeros have any scale. */
+ * recipe has zeroed by hand has GB_TAG_ZERO, until it is written: zeros have any scale. */
 typedef struct gb_grad_tag { uint32_t scaler, update; } gb_grad_tag;
 #define GB_TAG_MIXED UINT32_MAX
 #define GB_TAG_ZERO (UINT32_MAX - 1)
@@ -133,6 +133,8 @@ struct gb_tensor {
                                         rebuilt when asked for */
   gb_tensor *grad;                   /* accumulated gradient, or NULL */
   gb_grad_tag tag;                   /* of a gradient: the scale it carries */
+  gb_grad_tag before_zero;           /* where it was zeroed by hand: the tag until then, */
+  uint64_t zeroed;                   /* and its version since */
   gb_hook *hooks;
 
   gb_weight_copy copies[GB_COPIES];  /* a slot for each dtype of base/formats.h that a float32 weight is copied to */
@@ -148,7 +150,33 @@ struct gb_tensor {
 
 static inline gb_tensor *gb_tensor_root(const gb_tensor *t) { return t->base ? t->base : (gb_tensor *)t; }
 static inline uint64_t gb_tensor_version(const gb_tensor *t) { return t->storage->version; }
+
+/* Its values are zeros, written by hand. */
+static inline void gb_tensor_tag_zero(gb_tensor *t) {
+  if (t->tag.scaler != GB_TAG_ZERO) t->before_zero = t->tag;
+  t->tag.scaler = GB_TAG_ZERO;
+  t->zeroed = gb_tensor_version(t);
+}
+
+/* The scale that a gradient carries now: zeros that were written since, be it through a view, have that of before. */
+static inline gb_grad_tag gb_tensor_tag(const gb_tensor *t) {
+  return t->tag.scaler == GB_TAG_ZERO && gb_tensor_version(t) != t->zeroed ? t->before_zero : t->tag;
+}
+
+/* Another tensor of the same values carries the same scale. */
+static inline void gb_tensor_copy_tag(gb_tensor *to, const gb_tensor *from) {
+  to->tag = gb_tensor_tag(from);
+  to->before_zero = from->before_zero;
+  to->zeroed = gb_tensor_version(to);
+}
+
 static inline void gb_tensor_bump(gb_tensor *t) { t->storage->version++; }
+/* Its values were multiplied by the engine: zeros still have any scale. */
+static inline void gb_tensor_bump_scaled(gb_tensor *t) {
+  bool is_zero = gb_tensor_tag(t).scaler == GB_TAG_ZERO;
+  gb_tensor_bump(t);
+  if (is_zero) t->zeroed = gb_tensor_version(t);
+}
 /* Does a result of this tensor need a gradient: is it a leaf that asks for one, or computed from one? */
 static inline bool gb_tensor_in_graph(const gb_tensor *t) { return t->requires_grad || t->node; }
 

@@ -354,15 +354,31 @@ describe("gradients that are zeroed by hand", function()
     opt:step()
     expect(b:tolist()[1]):to_be(-1.3125)
   end)
-  it("count again once something is written to them", function()
+  it("have the scale of before once something is written to them", function()
     local a = nn.Parameter(gb.ones(2))
     local opt, scaler = optim.SGD({ a }, { lr = 0.5 }), amp.GradScaler { init_scale = 8 }
+    local writes = { function(g, kept) g:add_(kept) end, function(g, kept) g[{}] = kept end,
+      function(g, kept) g:view(2, 1):copy_(kept:view(2, 1)) end, function(g, kept) g:select(1, 2):copy_(kept[2]) end }
+    for _, write in ipairs(writes) do -- a gradient that is masked by hand
+      gb.no_grad(function() a:fill_(1) end)
+      scaler:scale((a * 3):sum()):backward()
+      local kept = a.grad * gb.tensor { 0.0, 1.0 }
+      reset(a)
+      write(a.grad, kept)
+      scaler:step(opt)
+      expect(a:tolist()[1]):to_be(1.0)
+      expect(a:tolist()[2]):to_be(-0.5)
+      scaler:update(8)
+      opt:zero_grad()
+    end
     scaler:scale(a:sum()):backward()
+    scaler:update(16)
     reset(a)
-    a.grad:add_(1)
-    scaler:scale(a:sum()):backward()
-    expect(function() scaler:step(opt) end):to_fail("a sum over a scaled and an unscaled loss")
+    a.grad:add_(1) -- of the scale before the update
+    expect(function() scaler:step(opt) end):to_fail("was scaled before the last scaler:update()")
+    gb.no_grad(function() a:fill_(1) end)
     reset(a)
+    nn.utils.clip_grad_norm_({ a }, 1) -- zeros stay zeros
     scaler:scale(a:sum()):backward()
     scaler:step(opt)
     expect(a:tolist()[1]):to_be(0.5)
