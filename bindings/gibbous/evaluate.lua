@@ -165,7 +165,7 @@ end
 
 -- What one process says of a batch: its mean loss, of how many elements, and the state of the metrics.
 local function entry_of(run, loss, count, output, target)
-  local entry = { loss = loss:detach():double():item(), count = count }
+  local entry = { loss = loss:detach():double():item(), count = count, measures = run.metrics ~= nil }
   if run.metrics and output then
     run.metrics:reset()
     run.metrics:update(output, target)
@@ -178,7 +178,7 @@ end
 local function check_measured(all, most)
   local with, without
   for number = 1, most do
-    if all[number] and all[number].state then with = number
+    if all[number] and all[number].measures then with = number
     elseif all[number] then without = number end
   end
   if with and without then

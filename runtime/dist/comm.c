@@ -131,8 +131,8 @@ static void forget_job(gb_comm_friend *it) { group_of(it)->job = NULL; }
 
 gb_status gb_comm_channel(gb_comm *job, int *out) {
   if (job->channels == GB_CHANNELS)
-    return gb_fail(job->context, GB_EUNSUPPORTED, "dist: a job has %d groups and DataParallel models at most; make "
-                                                  "them once, not at every step", GB_CHANNELS);
+    return gb_fail(job->context, GB_EUNSUPPORTED, "dist: a job has room for %d groups, and a DataParallel model "
+                                                  "takes that of two; make them once, not at every step", GB_CHANNELS);
   *out = ++job->channels;
   return GB_OK;
 }
@@ -471,13 +471,15 @@ static bool awaits(const gb_post *posts, int count, int peer, int number) {
   return false;
 }
 
-/* Two ranks that wait for each other in different calls would do so until the timeout. A rank that has tasks may still
- * serve the other by them; and what a task waits for is the recipe's wait only where that waits for tasks. */
+/* Two ranks that wait for each other in different calls would do so until the timeout. A rank that has tasks, or
+ * messages under way that the recipe will wait for later, may still serve the other by them, however slow the network
+ * is, so it says nothing of its wait; and what a task waits for is the recipe's wait only where that waits for tasks. */
 static gb_status check_crossed(gb_comm *comm, const gb_post *posts, int count, double now, stay *s) {
   gb_comm *job = comm->job;
   int i = 0;
   while (i < count - 1 && !posts[i].message) i++;
-  if (comm->fault ? atomic_load(&job->idlers) == 0 : !gb_progress_is_idle(job)) return s->since = 0, GB_OK;
+  bool serves = comm->fault ? atomic_load(&job->idlers) == 0 : !gb_progress_is_idle(job);
+  if (serves || atomic_load(&job->messages)) return s->since = 0, GB_OK;
   if (s->since == 0) s->since = now;
   if (now - s->since < TELL_SECONDS || !posts[i].message) return GB_OK;
   gb_pulse_wait other = tell_wait(comm, &posts[i], s);

@@ -53,6 +53,7 @@ typedef struct gb_comm {
   gb_transport transport;             /* a job of one has none: its functions are NULL */
   atomic_bool broken, leaving;        /* leaving: tasks need not be waited for */
   atomic_int idlers;                  /* threads that do nothing but wait for tasks: the recipe's, mostly */
+  atomic_int messages;                /* of the recipe that are under way: begun, and not waited for yet */
   bool closing;                       /* all wait for all at the end of the job */
   gb_pulse *pulse;                    /* the heartbeat; NULL in a job of one */
   gb_progress *progress[GB_QUEUES];   /* the threads of tasks; NULL: there were none */

@@ -45,7 +45,7 @@ enum { NEXT_OFFSET, TAG_SCALER, TAG_UPDATE, UNSTEADY, SPOILED, LEFT, WISHES,
 /* From SAME on what must be the same: each stands twice, as the number and its complement, whose maxima tell whether
  * all agree. */
 enum { SEED, OFFSET, LOADER, SAMPLES = LOADER + GB_ROUND_LOADER, PART, SHARDS, EXPECTED,
-       WEIGHTS, OPTIMIZERS, SAME_COUNT,
+       WEIGHTS, SAME_COUNT,
        CONTROLS = SAME + 2 * SAME_COUNT };
 /* Of LOSSES. */
 enum { LOSS, LOSS_WEIGHT, COUNTED, WIDE };
@@ -130,7 +130,7 @@ struct gb_shards {
   int64_t samples, shard;             /* shard: the one that runs */
   int64_t work;                       /* since the last look for a stop */
   bool runs;
-  uint64_t weights, optimizers;       /* digests of them when the round began */
+  uint64_t weights;                   /* a digest of them when the round began */
   uint64_t seed, offset, next_offset; /* of the random stream: at the beginning, and the furthest that a shard came */
   double sum, weight;                 /* of the losses of the shard that runs */
   uint32_t wishes;                    /* of this rank in the round; then of all ranks in the last whole one */
@@ -512,7 +512,7 @@ static gb_status keep_gradient(gb_shards *s, gb_tensor *parameter, gb_tensor **o
   bool before = gb_set_grad_enabled(s->context, false);
   gb_status status = GB_RUN(s->context, clone, out, .x = grad);
   gb_set_grad_enabled(s->context, before);
-  if (status == GB_OK) (*out)->tag = grad->tag;
+  if (status == GB_OK) gb_tensor_copy_tag(*out, grad);
   gb_tensor_release(grad);
   return status;
 }
@@ -579,22 +579,6 @@ static uint64_t digest_weights(const gb_shards *s) {
   return hash;
 }
 
-/* A number of the kinds and options of all optimizers that step the parameters. */
-static uint64_t digest_optimizers(const gb_shards *s) {
-  uint64_t hash = FIRST_HASH;
-  const gb_optimizer *last = NULL;
-  for (int i = 0; i < s->n_parameters; i++) {
-    const gb_owned_slab *owned = (const gb_owned_slab *)s->parameters[i]->slab;
-    const gb_optimizer *owner = owned ? owned->owner : NULL;
-    if (owner == last) continue;
-    last = owner;
-    hash = hash_word(hash, owner ? (uint64_t)owner->kind + 1 : 0);
-    for (int g = 0; owner && g < owner->n_groups; g++)
-      hash = hash_bytes(hash, &owner->groups[g]->options.numbers, sizeof owner->groups[g]->options.numbers);
-  }
-  return hash;
-}
-
 /* In the order of SEED, OFFSET, ... */
 static void list_same(const gb_shards *s, int64_t same[SAME_COUNT]) {
   const gb_round *round = &s->round;
@@ -606,7 +590,6 @@ static void list_same(const gb_shards *s, int64_t same[SAME_COUNT]) {
   same[SHARDS] = s->shards;
   same[EXPECTED] = round->expected;
   same[WEIGHTS] = (int64_t)s->weights;
-  same[OPTIMIZERS] = (int64_t)s->optimizers;
 }
 
 /* Have all ranks brought the same? Where they have not, all know it, and the job stays whole. */
@@ -620,8 +603,8 @@ static gb_status check_same(gb_shards *s, const int64_t *control) {
     "batch (0: it has the samples of the rank's shards; give what a DataLoader with parts = model gave)",
     "number of shards",
     "number of elements that the loss is the mean of (0: it is not known before; every rank's targets have one shape)",
-    "weights when the batch began (a digest of some of them: one rank has stepped, skipped or written them otherwise)",
-    "kinds and options of the optimizers (a digest)",
+    "weights when the batch began (a digest of some of them: one rank has stepped, skipped or written them otherwise, or by "
+    "another optimizer or rate)",
   };
   int64_t mine[SAME_COUNT];
   list_same(s, mine);
@@ -709,7 +692,6 @@ gb_status gb_shards_begin(gb_shards *s, gb_tensor *const *parameters, int n_para
   if (!s->comm) return GB_OK;
   s->comm->step++;
   s->weights = s->is_free ? 0 : digest_weights(s); /* sums of the transport may differ from rank to rank */
-  s->optimizers = digest_optimizers(s);
   return GB_OK;
 }
 
@@ -850,7 +832,7 @@ static gb_status copy_out(gb_shards *s, spot at, gb_tensor *grad, void *place) {
 static gb_status take_values(gb_shards *s, int i, gb_tensor *grad, double weight) {
   spot at = s->spots[i];
   void *place = leaf_at(s, at);
-  GB_TRY(take_tag(s, grad->tag));
+  GB_TRY(take_tag(s, gb_tensor_tag(grad)));
   if (gb_data(grad) != place) GB_TRY(copy_in(s, at, grad, place));
   return scale(s, at, place, s->parameters[i]->numel, weight);
 }

@@ -62,10 +62,18 @@ struct gb_handle {
   gb_tensor **made;                   /* new tensors, counted */
   int n_made, rank, size;
   bool over, orphan;                  /* it was waited for; nobody will */
+  bool counted;                       /* among the job's messages under way */
   gb_status status;                   /* once it is over */
 };
 
 static bool is_message(const gb_handle *h) { return h->call.kind >= GB_DIST_SEND; }
+
+/* A message of the recipe is under way until it was waited for, or the job is left. */
+static void count_message(gb_handle *h, bool begins) {
+  if (h->counted == begins || !h->comm || !h->comm->job) return;
+  atomic_fetch_add(&h->comm->job->messages, begins ? 1 : -1);
+  h->counted = begins;
+}
 static size_t bytes_of(const gb_handle *h) { return gb_lane_bytes(&h->lane); }
 
 /* Memory for so many values. */
@@ -356,6 +364,7 @@ static gb_status run_task(gb_task *task) {
 
 static void destroy(gb_handle *h) {
   gb_context *context = h->context;
+  count_message(h, false);
   gb_comm_part(&h->friend);
   free_memory(h);
   drop_made(h);
@@ -368,6 +377,7 @@ static void destroy(gb_handle *h) {
 /* The job is left: tasks are done, messages are not waited for. */
 static void leave(gb_comm_friend *it) {
   gb_handle *h = (gb_handle *)it;
+  count_message(h, false);
   if (!h->over && (is_message(h) || h->task.status != GB_OK)) h->over = true, h->status = GB_ESTATE;
   if (h->over) free_memory(h);
   gb_comm_let_go(h->comm);
@@ -406,6 +416,7 @@ gb_status gb_dist_call_begin(gb_comm *comm, const gb_dist_call *call, gb_handle 
   if (comm->job) gb_comm_befriend(comm->job, &h->friend);
   if (comm->job && comm->size > 1) {
     if (!is_message(h)) gb_progress_begin(comm, GB_QUEUE_CALLS, &h->task);
+    else count_message(h, true);
     comm->call = 0;
   } else { /* alone: it is done at once */
     h->over = true;
@@ -436,6 +447,7 @@ gb_status gb_handle_wait(gb_handle *h) {
   if (h->over) return GB_OK;
   h->status = settle(h);
   h->over = true;
+  count_message(h, false);
   if (h->status == GB_OK) h->status = calls[h->call.kind].finish(h);
   free_memory(h);
   return h->status;

@@ -112,6 +112,21 @@ describe("a Trainer in a job", function()
     dist.barrier()
   end)
 
+  it("measures where only some batches have an output", function()
+    local _, _, valid = make {}
+    gb.manual_seed(4)
+    local model = Net()
+    local seen = 0
+    local values = gb.evaluate(model, valid, { metrics = { "accuracy" }, compute = function(net, x, y)
+      local out = net(x)
+      seen = seen + 1
+      if y:flatten()[1]:item() % 2 == 0 then return F.cross_entropy(out, y), out, y end
+      return out:sum() * 0
+    end })
+    expect(seen > 0):to_be(true)
+    same("some", ("%a"):format(values.val_accuracy))
+  end)
+
   it("does on all ranks what one of them wants", function()
     local saved = 0
     local trainer, train = make { epochs = 9, checkpoint = { folder .. "/wish", every_seconds = 1e6 },
