@@ -472,8 +472,8 @@ static bool awaits(const gb_post *posts, int count, int peer, int number) {
 }
 
 /* Two ranks that wait for each other in different calls would do so until the timeout. A rank that has tasks, or
- * messages under way that the recipe will wait for later, may still serve the other by them, however slow the network
- * is, so it says nothing of its wait; and what a task waits for is the recipe's wait only where that waits for tasks. */
+ * messages under way that the recipe will wait for later, may still serve the other by them, however slow the network,
+ * so it says nothing of its wait; and what a task waits for is the recipe's wait only where that waits for tasks. */
 static gb_status check_crossed(gb_comm *comm, const gb_post *posts, int count, double now, stay *s) {
   gb_comm *job = comm->job;
   int i = 0;

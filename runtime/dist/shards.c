@@ -603,8 +603,8 @@ static gb_status check_same(gb_shards *s, const int64_t *control) {
     "batch (0: it has the samples of the rank's shards; give what a DataLoader with parts = model gave)",
     "number of shards",
     "number of elements that the loss is the mean of (0: it is not known before; every rank's targets have one shape)",
-    "weights when the batch began (a digest of some of them: one rank has stepped, skipped or written them otherwise, or by "
-    "another optimizer or rate)",
+    "weights when the batch began (a digest of some of them: one rank has stepped, skipped or written them otherwise, "
+    "or by another optimizer or rate)",
   };
   int64_t mine[SAME_COUNT];
   list_same(s, mine);
