@@ -80,6 +80,7 @@ static void push_parcel(lua_State *L, int arguments) {
 /* Push the object that holds the new node of this call, with the tensors among the arguments as its inputs. */
 static gb_node **push_node(lua_State *L, gb_context *context, int arguments, recompute_call **made) {
   gb_node **slot = (gb_node **)gbl_new_object(L, &node_type, 0);
+  lua_toclose(L, lua_gettop(L)); /* an error ends the node, and with it the noting of what is read */
   gb_tensor **in = lua_newuserdatauv(L, sizeof *in * (size_t)(arguments + 1), 0);
   push_parcel(L, arguments);
   gbl_callback *callback = gbl_callback_new(L, lua_gettop(L));
@@ -166,7 +167,8 @@ static const gbl_function functions[] = {
     "must compute the "
     "same each time: tensors that it takes from elsewhere (upvalues, tables) and modules' train or eval mode must "
     "still be as they "
-    "were. Counters that a second run must not move ask gb.is_recomputing(). It cannot yield, and gives at most six "
+    "were; one that it reads and that was changed in place, by an optimizer's step too, is an error in backward. "
+    "Counters that a second run must not move ask gb.is_recomputing(). It cannot yield, and gives at most six "
     "floating "
     "tensors. Example: local y = gb.recompute(model, x)" },
   { is_recomputing, GB_SANDBOX_STRICT,

@@ -2,7 +2,7 @@
  * order. */
 #include <string.h>
 
-#include "graph/ops.h"
+#include "graph/autograd.h"
 
 /* A buffer of the right size, and memory that is still there. */
 static gb_status expect_bytes(const gb_tensor *t, const char *what, const void *host, size_t bytes) {
@@ -52,6 +52,7 @@ gb_status gb_tensor_read(gb_tensor *tensor, void *host, size_t bytes) {
   GB_TRY(expect_bytes(tensor, "read", host, bytes));
   gb_context *context = gb_tensor_context(tensor);
   gb_backend *backend = gb_context_backend(context, tensor->storage->device);
+  GB_TRY(gb_recompute_note(context, tensor));
   bool grad = gb_set_grad_enabled(context, false);
   gb_tensor *ordered;
   gb_status status = gb_op_contiguous(context, tensor, &ordered);

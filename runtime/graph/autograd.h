@@ -20,13 +20,17 @@ gb_status gb_custom_function(gb_context *context, const char *name, gb_tensor *c
                              gb_custom_backward_fn fn, void *user, void (*release)(void *user));
 
 /* Recompute, in two halves around a forward pass that records nothing. begin makes a node that keeps the inputs, the
- * modes and the place in the random stream; one reference. end takes the floating tensors that the pass gave as its
- * outputs. In backward fn makes them again from the inputs (new references); release runs when the node is freed. */
+ * modes and the place in the random stream; one reference. What the pass reads besides the inputs is noted until end,
+ * or until the node is freed. end takes the floating tensors that the pass gave as its outputs. In backward fn makes
+ * them again from the inputs (new references); release runs when the node is freed. */
 typedef gb_status (*gb_recompute_fn)(gb_context *context, void *user, gb_tensor *const *in, gb_tensor **out);
 gb_status gb_recompute_begin(gb_context *context, gb_tensor *const *in, int n_in, gb_recompute_fn fn, void *user,
                              void (*release)(void *user),
                              gb_node **out);
 gb_status gb_recompute_end(gb_node *node, gb_tensor *const *out, int n_out);
+/* While a part runs, first or again: a kernel, or the host, reads t. An error where it runs again and t has other
+ * values than it had then. */
+gb_status gb_recompute_note(gb_context *context, const gb_tensor *t);
 
 /* Called with each gradient that reaches t, in the order of registration; the id unregisters it. */
 gb_status gb_tensor_register_hook(gb_tensor *t, gb_hook_fn fn, void *user, void (*release)(void *), int64_t *id);

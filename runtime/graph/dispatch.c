@@ -402,6 +402,23 @@ static void bump_written(const gb_op_call *call) {
     if (call->given[i]) gb_tensor_bump(call->given[i]);
 }
 
+/* Does the kernel read the values of input i? In place it may read its target, but what it does then is done anew each
+ * time; a batch norm in training moves its running statistics along, which change no result. */
+static bool reads_input(const gb_op_call *call, int i) {
+  if (call->in_place && i == 0) return false;
+  if (call->op != GB_OP_batch_norm || !GB_ATTRS(call, batch_norm)->training.integer) return true;
+  return i != GB_IN_AT(batch_norm, running_mean) && i != GB_IN_AT(batch_norm, running_var);
+}
+
+/* Parts of the forward pass that recompute runs want to know what they read. */
+static gb_status note_reads(const gb_op_call *call) {
+  for (int i = 0; i < call->n_in; i++) {
+    const gb_tensor *x = call->original[i];
+    if (x && !x->wrapped && reads_input(call, i)) GB_TRY(gb_recompute_note(call->context, x));
+  }
+  return GB_OK;
+}
+
 /* Run the op itself. Composites run other ops; a view is its check; the rest have a kernel. */
 static gb_status run(road *r) {
   gb_op_call *call = &r->call;
@@ -476,6 +493,7 @@ static gb_status travel(road *r, const gb_attr *attrs) {
     if (touches && x && x->storage->away != GB_HERE) GB_TRY(gb_touch_values(x));
     if (grad && original && original->base) GB_TRY(gb_view_refresh(original));
   }
+  if (touches && context->graph->reads) GB_TRY(note_reads(call));
   if (call->op == GB_OP_copy) GB_TRY(fetch_source(r));
   if (!context->modes->grad && !context->graph->untracked) note_untracked(r);
   bool composite = call->composite;

@@ -3,13 +3,32 @@
  *
  * The part runs again with the inputs' own history, in the modes and at the place in the random stream of the forward
  * call. What it gives then is an ordinary graph, which the walk (graph/backward.c) goes on into: parameters and
- * captured tensors need no edge here. */
+ * captured tensors need no edge here.
+ *
+ * Parameters and captured tensors must have the values that they had. So the first run notes the storages that were
+ * there before it and that kernels read, with their versions, and the second compares those that it reads. What only
+ * the first run does, as moving statistics along, is compared with nothing. Storages stay alive with their notes, so
+ * that none passes for another one; their memory counts as whose it was. */
 #include <stdlib.h>
 
 #include "graph/autograd.h"
 
+/* The versions in which the first run read a storage: its own changes may lie between them. */
+typedef struct reading { gb_storage *storage; uint64_t first, last; } reading;
+
+/* What a part reads. */
+typedef struct gb_reads {
+  struct gb_reads *outer;    /* of the part around, while this one runs */
+  bool running, again;       /* again: for the second time */
+  uint64_t born;             /* of storages that the first run makes, at least */
+  reading *places;           /* open addressing by storage, capacity a power of two */
+  size_t used, capacity;
+} gb_reads;
+
 /* What the node keeps besides its inputs. */
 typedef struct part {
+  gb_context *context;
+  gb_reads reads;
   gb_recompute_fn fn;
   void *user;
   void (*release)(void *user);
@@ -18,8 +37,87 @@ typedef struct part {
   uint64_t seed, offset;
 } part;
 
+/* {==== what a part reads ==== */
+
+static reading *find(const gb_reads *r, const gb_storage *storage) {
+  size_t at = (size_t)((uintptr_t)storage >> 5) * 0x9E3779B97F4A7C15u >> 20 & (r->capacity - 1);
+  while (r->places[at].storage && r->places[at].storage != storage) at = (at + 1) & (r->capacity - 1);
+  return &r->places[at];
+}
+
+static gb_status widen(gb_context *context, gb_reads *r) {
+  gb_reads wide = *r;
+  wide.capacity = r->capacity ? 2 * r->capacity : 16;
+  wide.places = gb_counted_alloc(context, wide.capacity * sizeof *wide.places);
+  if (!wide.places) return context->error_code;
+  for (size_t i = 0; i < r->capacity; i++)
+    if (r->places[i].storage) *find(&wide, r->places[i].storage) = r->places[i];
+  gb_counted_free(r->places);
+  *r = wide;
+  return GB_OK;
+}
+
+/* The first run reads a storage. */
+static gb_status note(gb_context *context, gb_reads *r, gb_storage *storage) {
+  if (storage->born >= r->born) return GB_OK;
+  if (2 * (r->used + 1) > r->capacity) GB_TRY(widen(context, r));
+  reading *place = find(r, storage);
+  if (!place->storage) {
+    gb_storage_retain(storage);
+    *place = (reading){ .storage = storage, .first = storage->version };
+    r->used++;
+  }
+  place->last = storage->version;
+  return GB_OK;
+}
+
+/* The second run reads a tensor. */
+static gb_status compare(gb_context *context, const gb_reads *r, const gb_tensor *t) {
+  char shape[96];
+  const reading *place = r->capacity ? find(r, t->storage) : NULL;
+  uint64_t version = gb_tensor_version(t);
+  if (!place || !place->storage || (version >= place->first && version <= place->last)) return GB_OK;
+  return gb_fail(context, GB_EAUTOGRAD,
+                 "a %s tensor of shape %s that a recomputed function reads was changed in place since its first run "
+                 "(version %llu, now %llu), so the gradient would be of other values; call backward before an "
+                 "optimizer steps, or change a clone",
+                 gb_dtype_name((gb_dtype)t->dtype), gb_shape_text(t->ndim, t->shape, shape, sizeof shape),
+                 (unsigned long long)place->last, (unsigned long long)version);
+}
+
+gb_status gb_recompute_note(gb_context *context, const gb_tensor *t) {
+  for (gb_reads *r = context->graph->reads; r; r = r->outer)
+    GB_TRY(r->again ? compare(context, r, t) : note(context, r, t->storage));
+  return GB_OK;
+}
+
+static void enter(gb_context *context, gb_reads *r, bool again) {
+  r->running = true;
+  r->again = again;
+  r->outer = context->graph->reads;
+  context->graph->reads = r;
+}
+
+/* Nothing where it has been left. Those within may still be there, where a coroutine died in one. */
+static void leave(gb_context *context, gb_reads *r) {
+  if (!r->running) return;
+  gb_reads **at = &context->graph->reads;
+  while (*at != r) at = &(*at)->outer;
+  *at = r->outer;
+  r->running = false;
+}
+
+static void forget(gb_reads *r) {
+  for (size_t i = 0; i < r->capacity; i++) gb_storage_release(r->places[i].storage);
+  gb_counted_free(r->places);
+}
+
+/* ====} */
+
 static void part_release(void *user) {
   part *p = user;
+  leave(p->context, &p->reads);
+  forget(&p->reads);
   if (p->release) p->release(p->user);
   gb_counted_free(p);
 }
@@ -27,7 +125,7 @@ static void part_release(void *user) {
 /* Run the part as it ran in forward, but recording; the random stream stands afterwards where it stood. */
 static gb_status run_part(gb_node *node, gb_tensor *const *in, gb_tensor **out) {
   gb_context *context = node->context;
-  const part *p = node->user;
+  part *p = node->user;
   gb_modes *outer = context->modes, inner = p->modes;
   bool tf32 = context->tf32;
   uint64_t seed, offset;
@@ -36,7 +134,9 @@ static gb_status run_part(gb_node *node, gb_tensor *const *in, gb_tensor **out) 
   inner.grad = inner.recompute = true;
   context->modes = &inner;
   context->tf32 = p->tf32;
+  enter(context, &p->reads, true);
   gb_status status = p->fn(context, p->user, in, out);
+  leave(context, &p->reads);
   context->modes = outer;
   context->tf32 = tf32;
   gb_set_rng_state(context, seed, offset);
@@ -67,7 +167,8 @@ gb_status gb_recompute_begin(gb_context *context, gb_tensor *const *in, int n_in
     if (release) release(user);
     return failed;
   }
-  *p = (part){ .fn = fn, .user = user, .release = release, .modes = *context->modes, .tf32 = context->tf32 };
+  *p = (part){ .context = context, .fn = fn, .user = user, .release = release, .modes = *context->modes,
+               .tf32 = context->tf32 };
   gb_get_rng_state(context, &p->seed, &p->offset);
   node->user = p;
   node->release = part_release;
@@ -76,12 +177,18 @@ gb_status gb_recompute_begin(gb_context *context, gb_tensor *const *in, int n_in
   node->n_out = 0; /* until they are known */
   gb_status status = GB_OK;
   for (int i = 0; status == GB_OK && i < n_in; i++) status = keep_input(node, i, in[i]);
-  if (status == GB_OK) *out = node;
-  else gb_node_release(node);
-  return status;
+  if (status != GB_OK) {
+    gb_node_release(node);
+    return status;
+  }
+  p->reads.born = atomic_fetch_add_explicit(&context->parts, 1, memory_order_relaxed) + 1;
+  enter(context, &p->reads, false);
+  *out = node;
+  return GB_OK;
 }
 
 gb_status gb_recompute_end(gb_node *node, gb_tensor *const *out, int n_out) {
+  leave(node->context, &((part *)node->user)->reads);
   if (n_out > GB_MAX_OUT)
     return gb_fail(node->context, GB_EINVAL, "recompute: a function has at most %d floating outputs, not %d",
                    GB_MAX_OUT, n_out);

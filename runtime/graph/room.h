@@ -45,6 +45,7 @@ typedef struct gb_graph_room {
   const struct gb_op_impl **impl;    /* check and gradient of each op; NULL: none */
   uint64_t sequence;                 /* of the next node */
   uint32_t next_hook;
+  struct gb_reads *reads;            /* of the innermost part that recompute runs just now; NULL: none */
   bool untracked;                    /* since it was cleared, an op took an input that requires gradients while these
                                         were off */
   int unseen;                        /* above 0: what runs belongs to a check or to a tool, not to the step */

@@ -81,6 +81,7 @@ struct gb_context {
   gb_modes default_modes;
 
   uint64_t seed, offset;                   /* the random stream */
+  _Atomic uint64_t parts;                  /* parts of forward passes that gb_recompute_begin has begun */
   atomic_bool interrupt;
   double deadline;                         /* seconds of CLOCK_MONOTONIC after which every op is interrupted; 0: none */
   gb_backend *ranges;                      /* tells a profiler of ops, modules and phases; NULL: nobody looks on */

@@ -17,7 +17,8 @@
 static gb_storage *storage_new(gb_context *context, gb_device device, size_t bytes, gb_memory_category category) {
   gb_storage *s = gb_cell_new(&context->cells, sizeof *s);
   if (!s) return NULL;
-  *s = (gb_storage){ .refs = 1, .context = context, .device = device, .bytes = bytes, .category = category };
+  *s = (gb_storage){ .refs = 1, .context = context, .device = device, .bytes = bytes, .category = category,
+                     .born = atomic_load_explicit(&context->parts, memory_order_relaxed) };
   gb_context_retain(context);
   return s;
 }

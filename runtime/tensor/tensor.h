@@ -46,6 +46,7 @@ typedef struct gb_storage {
   gb_memory_category category;       /* what it counts as while nothing has saved it */
   struct gb_storage *slab;           /* the storage whose block this one lies in, counted; or NULL */
   uint64_t version;                  /* in-place changes of the tensor and its views that lie here */
+  uint64_t born;                     /* the context's count of recomputed parts when it was made */
   gb_loan loan;
   gb_away away;
   _Atomic int32_t exports;           /* DLPack structs that point here: the memory must not move */

@@ -76,6 +76,33 @@ describe("recompute", function()
       return all
     end)
   end)
+  it("lets statistics move between forward and backward, and what it makes itself", function()
+    same(function(call)
+      local model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 4))
+      local x, w = gb.randn(6, 4):requires_grad_(), gb.randn(4):requires_grad_()
+      local function part(v)
+        local own = gb.zeros(4)
+        own:add_(w)
+        own:mul_(gb.tensor { 1, 2, 3, 4 })
+        return model(v) * own
+      end
+      local a, b = call(part, x), call(part, x * 2)
+      ;(a + b):sum():backward()
+      return grads(x, model)
+    end)
+  end)
+  it("is done with what it noted when the function fails", function()
+    local x, w = gb.ones(4):requires_grad_(), gb.ones(4)
+    local function fails(v) error({ v * w }) end
+    expect(pcall(gb.recompute, fails, x)):to_be(false)
+    coroutine.wrap(function() pcall(gb.recompute, fails, x) end)()
+    local co = coroutine.create(function() gb.recompute(fails, x) end)
+    expect(coroutine.resume(co)):to_be(false)
+    local y = gb.recompute(function(v) return v * w end, x)
+    expect(coroutine.status(co)):to_be("dead") -- still there, with what it noted
+    y:sum():backward()
+    expect(x.grad):to_be_close { 1, 1, 1, 1 }
+  end)
   it("keeps the inputs only", function()
     local model = nn.Sequential(nn.Linear(64, 512), nn.GELU(), nn.Linear(512, 512), nn.GELU(), nn.Linear(512, 64))
     local x = gb.randn(256, 64):requires_grad_()
@@ -214,6 +241,54 @@ describe("recompute refuses", function()
     local y = gb.recompute(function(v) return v * v end, h):sum()
     gb.no_grad(function() h:add_(1) end)
     expect(function() y:backward() end):to_fail("recompute needs was changed in place")
+  end)
+  -- These used to be silent: the second run computed with the new values, and so did its gradient.
+  local changed = "that a recomputed function reads was changed in place since its first run"
+  it("weights that an optimizer stepped since", function()
+    for _, enabled in ipairs { false, true } do
+      local model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+      local opt = optim.SGD(model:parameters(), { lr = 0.1 })
+      local x = gb.randn(2, 4)
+      local function loss()
+        return amp.autocast({ dtype = "bfloat16", enabled = enabled },
+          function() return gb.recompute(model, x):float():sum() end)
+      end
+      local early = loss()
+      loss():backward()
+      opt:step()
+      expect(function() early:backward() end):to_fail(changed)
+      loss():backward() -- nothing of it is left behind
+    end
+  end)
+  it("a bias alone, a captured tensor, and a number read from one", function()
+    local x = gb.randn(2, 4):requires_grad_()
+    local layer, mask, scale = nn.Linear(4, 4), gb.ones(4), gb.ones({}, { dtype = "float64" })
+    local cases = {
+      { layer.bias, function(v) return layer(v):relu() end },
+      { mask, function(v) return v * mask:view(1, 4) end },
+      { mask, function(v) return v * mask end },
+      { scale, function(v) return v * scale:item() end },
+    }
+    for _, case in ipairs(cases) do
+      local y = gb.recompute(case[2], x):sum()
+      gb.no_grad(function() case[1]:add_(1) end)
+      expect(function() y:backward() end):to_fail(changed)
+    end
+  end)
+  it("what an inner part read", function()
+    local x, w = gb.randn(4):requires_grad_(), gb.randn(4):requires_grad_()
+    local function inner(v) return v * w end
+    local function outer(v) return gb.recompute(inner, v:exp()):tanh() end
+    local y = gb.recompute(outer, x):sum()
+    gb.no_grad(function() w:mul_(2) end)
+    expect(function() y:backward() end):to_fail(changed)
+  end)
+  it("vectors of spectral_norm that another forward moved", function()
+    local layer = nn.utils.spectral_norm(nn.Linear(4, 4))
+    local x = gb.randn(2, 4)
+    local first, second = gb.recompute(layer, x):sum(), gb.recompute(layer, x):sum()
+    second:backward()
+    expect(function() first:backward() end):to_fail(changed)
   end)
   it("a function that does not do the same again", function()
     local x = gb.ones(2):requires_grad_()
