@@ -7,15 +7,9 @@
 
 #include "graph/autograd.h"
 #include "reader.h"
+#include "step/firsts.h"
 
 /* {==== backward and grad ==== */
-
-/* Does a tensor stand before place i of a list too? */
-static bool is_repeated(const gbl_value *list, int i) {
-  for (int k = 0; k < i; k++)
-    if (list->tensors[k] == list->tensors[i]) return true;
-  return false;
-}
 
 /* Backward of which only the leaves in `inputs` get gradients, each once. */
 static int backward_to(lua_State *L, gbl_call *call, gb_tensor *self, gb_tensor *gradient, bool retain, bool create) {
@@ -27,11 +21,13 @@ static int backward_to(lua_State *L, gbl_call *call, gb_tensor *self, gb_tensor 
       return gbl_refuse(call, "tensor %d of 'inputs' is a result of ops; backward adds to leaves, and gb.grad gives "
                               "other gradients", i + 1);
   gb_tensor **results = lua_newuserdatauv(L, sizeof *results * (size_t)(n + 1), 0);
+  int *first = lua_newuserdatauv(L, sizeof *first * (size_t)n, 0);
   gbl_collect(L);
   memset(results, 0, sizeof *results * (size_t)(n + 1));
+  gbl_check_status(L, gb_find_firsts(call->state->context, (const void *const *)inputs->tensors, n, first));
   gb_status status = gb_grad(&self, gradient ? &gradient : NULL, 1, inputs->tensors, n, retain, create, true, results);
   for (int i = 0; i < n; i++) {
-    if (status == GB_OK && results[i] && !is_repeated(inputs, i)) {
+    if (status == GB_OK && results[i] && first[i] == i) {
       status = gb_accumulate_leaf(call->state->context, inputs->tensors[i], results[i], create);
       if (status == GB_OK) status = gb_run_after_hooks(call->state->context, inputs->tensors[i]);
     }

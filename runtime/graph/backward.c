@@ -24,8 +24,8 @@ typedef struct arrival { gb_node *node; uint64_t sequence; gb_tensor *grads[GB_M
 /* The sum of what reached a leaf that has hooks: they are called with it once, at the end. */
 typedef struct waiting { gb_tensor *leaf, *grad; } waiting;
 
-/* A result that gb_grad waits for. */
-typedef struct capture { gb_tensor *input; gb_tensor *grad; } capture;
+/* The gradients that gb_grad waits for. Of inputs that are the same one, the first has it. */
+typedef struct captures { gb_tensor **grads; gb_places of; } captures;
 
 /* Places that a walk has from the beginning: most graphs of small models need no more, and for them malloc and clearing
  * are what costs. */
@@ -39,8 +39,7 @@ typedef struct walk {
   size_t used, capacity;
   gb_node **heap;            /* largest sequence first; counted */
   size_t heap_used, heap_capacity;
-  capture *captures;         /* of gb_grad; NULL: accumulate into leaves */
-  int n_captures;
+  const captures *captures;  /* of gb_grad; NULL: accumulate into leaves */
   waiting *waiting;          /* both counted, in order of first arrival */
   size_t n_waiting;
   gb_walk_place place;
@@ -700,12 +699,13 @@ static bool same_shape(const gb_tensor *t, const gb_edge *edge) {
   return t->ndim == edge->ndim && !memcmp(t->shape, edge->shape, sizeof *t->shape * (size_t)t->ndim);
 }
 
-static capture *find_capture(const walk *w, const gb_node *node, int output, const gb_tensor *leaf) {
-  for (int i = 0; i < w->n_captures; i++) {
-    const gb_tensor *input = w->captures[i].input;
-    if (leaf ? input == leaf : (node && input->node == node && input->output == output)) return &w->captures[i];
-  }
-  return NULL;
+/* What stands for a tensor in the graph: itself, or for a result the byte of its node with the number of the output. */
+static const void *key_of(const gb_node *node, int output) { return (const char *)node + output; }
+
+/* Where the gradient that this key stands for goes; NULL: gb_grad waits for no such one. */
+static gb_tensor **find_capture(const walk *w, const void *key) {
+  const gb_place *place = w->captures ? gb_places_find(&w->captures->of, key) : NULL;
+  return place ? &w->captures->grads[place->number] : NULL;
 }
 
 /* The dtype in which a gradient arrives: of the original input, or of the slab of an adopted parameter. */
@@ -746,8 +746,8 @@ static gb_status settle_leaf(walk *w, gb_tensor *leaf, gb_tensor *grad) {
     w->place.settling = false;
     return status;
   }
-  capture *c = find_capture(w, NULL, 0, leaf);
-  return c ? add_to(w, &c->grad, grad) : GB_OK;
+  gb_tensor **capture = find_capture(w, leaf);
+  return capture ? add_to(w, capture, grad) : GB_OK;
 }
 
 /* A gradient for a leaf: accumulated at once, or added to what waits for the leaf's hooks. */
@@ -934,7 +934,7 @@ static gb_status run_gradient(walk *w, gb_node *node, gb_tensor **grads, gb_tens
     need[i] = edge->leaf || edge->node;
     if (need[i] && w->captures) {
       const arrival *a = edge->node ? find_arrival(w, edge->node) : NULL;
-      need[i] = edge->leaf ? find_capture(w, NULL, 0, edge->leaf) != NULL : a && a->useful;
+      need[i] = edge->leaf ? find_capture(w, edge->leaf) != NULL : a && a->useful;
     }
     any |= need[i];
     want[i] = (int8_t)leaving(edge);
@@ -1024,10 +1024,10 @@ static gb_status mark_useful(walk *w, gb_tensor *const *tensors, int n) {
     gb_node *node = order[i];
     arrival *a = find_arrival(w, node);
     a->useful = node->rerun != NULL; /* what it will need shows when it runs again */
-    for (int k = 0; k < node->n_out; k++) a->useful |= find_capture(w, node, k, NULL) != NULL;
+    for (int k = 0; k < node->n_out; k++) a->useful |= find_capture(w, key_of(node, k)) != NULL;
     for (int k = 0; k < node->n_in && !a->useful; k++) {
       const gb_edge *edge = &node->edges[k];
-      a->useful = edge->leaf ? find_capture(w, NULL, 0, edge->leaf) != NULL : edge->node &&
+      a->useful = edge->leaf ? find_capture(w, edge->leaf) != NULL : edge->node &&
           find_arrival(w, edge->node)->useful;
     }
     gb_node_release(node); /* push had retained it */
@@ -1113,8 +1113,8 @@ static gb_status visit(walk *w, gb_node *node, gb_tensor **grads) {
     w->place.hook = true;
     GB_TRY(run_hooks(context, &node->hooks[i], &grads[i]));
     w->place.hook = false;
-    capture *c = find_capture(w, node, i, NULL);
-    if (c) gb_tensor_retain(c->grad = grads[i]);
+    gb_tensor **capture = find_capture(w, key_of(node, i));
+    if (capture) gb_tensor_retain(*capture = grads[i]);
     gb_tensor *keeper = node->retain[i];
     if (keeper && !w->captures) {
       gb_tensor_tie(keeper);
@@ -1208,7 +1208,7 @@ static gb_status go(walk *w) {
     w->gate = NULL;
     for (int i = 0; i < GB_MAX_OUT; i++)
       if (grads[i]) gb_tensor_release(grads[i]);
-    if (status == GB_OK && w->finals.capacity) status = gb_finals_pass(w->context, &w->finals, node);
+    if (status == GB_OK && w->finals.uses.capacity) status = gb_finals_pass(w->context, &w->finals, node);
     w->place.node = NULL;
     gb_node_release(node);
     GB_TRY(status);
@@ -1252,6 +1252,20 @@ gb_status gb_backward(gb_tensor *tensor, gb_tensor *gradient, bool retain_graph,
   return walk_run(&w, &tensor, &gradient, 1);
 }
 
+/* Find the first of the inputs that are the same one, and enter it by its key. */
+static gb_status find_inputs(gb_context *context, gb_tensor *const *inputs, int n, gb_places *of, int *first) {
+  for (int i = 0; i < n; i++) {
+    gb_tensor *input = inputs[i];
+    gb_place *place;
+    if (!gb_tensor_in_graph(input))
+      return gb_fail(context, GB_EAUTOGRAD, "grad: input %d does not require gradients", i + 1);
+    GB_TRY(gb_view_refresh(input));
+    GB_TRY(gb_places_make(context, of, input->node ? key_of(input->node, input->output) : input, i, &place));
+    first[i] = (int)place->number;
+  }
+  return GB_OK;
+}
+
 gb_status gb_grad(gb_tensor *const *tensors, gb_tensor *const *gradients, int n_tensors, gb_tensor *const *inputs,
                   int n_inputs,
                   bool retain_graph, bool create_graph, bool allow_unused, gb_tensor **grads) {
@@ -1260,30 +1274,26 @@ gb_status gb_grad(gb_tensor *const *tensors, gb_tensor *const *gradients, int n_
     return gb_refuse(context, "grad: inputs or grads is NULL, or n_inputs negative");
   for (int i = 0; i < n_tensors; i++) GB_TRY(gb_expect_context(context, tensors[i]));
   for (int i = 0; i < n_inputs; i++) GB_TRY(gb_expect_context(context, inputs[i]));
-  capture *captures = calloc((size_t)n_inputs + 1, sizeof *captures);
-  if (!captures) return gb_fail_memory(context, sizeof *captures * (size_t)n_inputs);
-  gb_status status = GB_OK;
-  for (int i = 0; status == GB_OK && i < n_inputs; i++) {
-    captures[i].input = inputs[i];
-    if (!gb_tensor_in_graph(inputs[i]))
-      status = gb_fail(context, GB_EAUTOGRAD, "grad: input %d does not require gradients", i + 1);
-    else status = gb_view_refresh(inputs[i]);
-  }
+  captures captured = { .grads = calloc((size_t)n_inputs + 1, sizeof *captured.grads) };
+  int *first = calloc((size_t)n_inputs + 1, sizeof *first);
+  gb_status status = captured.grads && first ? find_inputs(context, inputs, n_inputs, &captured.of, first)
+                                             : gb_fail_memory(context, sizeof *captured.grads * (size_t)n_inputs);
   walk w = { .context = context, .retain_graph = retain_graph || create_graph, .create_graph = create_graph,
-             .captures = captures, .n_captures = n_inputs };
+             .captures = &captured };
   if (status == GB_OK) status = walk_run(&w, tensors, gradients, n_tensors);
   for (int i = 0; status == GB_OK && i < n_inputs; i++) {
-    for (int k = 0; !captures[i].grad && k < i; k++) /* the same tensor asked for twice */
-      if (inputs[k] == inputs[i] && captures[k].grad) gb_tensor_retain(captures[i].grad = captures[k].grad);
-    if (!captures[i].grad && !allow_unused)
+    if (first[i] < i) gb_tensor_retain(captured.grads[i] = captured.grads[first[i]]);
+    if (!captured.grads[i] && !allow_unused)
       status = gb_fail(context, GB_EAUTOGRAD, "grad: input %d was not used to compute the outputs; pass "
                                               "allow_unused = true to get nil for it", i + 1);
   }
   for (int i = 0; i < n_inputs; i++) {
-    if (status == GB_OK) grads[i] = captures[i].grad;
-    else gb_tensor_release(captures[i].grad);
+    if (status == GB_OK) grads[i] = captured.grads[i];
+    else if (captured.grads) gb_tensor_release(captured.grads[i]);
   }
-  free(captures);
+  gb_places_close(&captured.of);
+  free(captured.grads);
+  free(first);
   return status;
 }
 

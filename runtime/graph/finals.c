@@ -10,40 +10,14 @@ static size_t place_of(const void *key, size_t capacity) {
   return (size_t)((uintptr_t)key >> 5) * 0x9E3779B97F4A7C15u >> 20 & (capacity - 1);
 }
 
-/* {==== Uses by leaf ==== */
-
-static gb_leaf_use *find(const gb_finals *f, const gb_tensor *leaf) {
-  size_t at = place_of(leaf, f->capacity);
-  while (f->leaves[at].leaf && f->leaves[at].leaf != leaf) at = (at + 1) & (f->capacity - 1);
-  return &f->leaves[at];
-}
-
-static gb_status grow(gb_context *context, gb_finals *f) {
-  gb_finals wide = { .used = f->used, .capacity = f->capacity ? 2 * f->capacity : 64 };
-  wide.leaves = calloc(wide.capacity, sizeof *wide.leaves);
-  if (!wide.leaves) return gb_fail_memory(context, wide.capacity * sizeof *wide.leaves);
-  for (size_t i = 0; i < f->capacity; i++)
-    if (f->leaves[i].leaf) *find(&wide, f->leaves[i].leaf) = f->leaves[i];
-  free(f->leaves);
-  *f = wide;
+static gb_status add_use(gb_context *context, gb_finals *f, const gb_tensor *leaf) {
+  gb_place *place;
+  GB_TRY(gb_places_make(context, &f->uses, leaf, 0, &place));
+  place->number++;
   return GB_OK;
 }
 
-static gb_status add_use(gb_context *context, gb_finals *f, gb_tensor *leaf) {
-  if (2 * (f->used + 1) > f->capacity) GB_TRY(grow(context, f));
-  gb_leaf_use *u = find(f, leaf);
-  f->used += !u->leaf;
-  u->leaf = leaf;
-  u->uses++;
-  return GB_OK;
-}
-
-void gb_finals_close(gb_finals *f) {
-  free(f->leaves);
-  *f = (gb_finals){ 0 };
-}
-
-/* ====} */
+void gb_finals_close(gb_finals *f) { gb_places_close(&f->uses); }
 
 /* {==== The worklist ==== */
 
@@ -105,11 +79,11 @@ gb_status gb_finals_count(gb_context *context, gb_finals *f, const gb_tensor *ro
 /* ====} */
 
 gb_status gb_finals_pass(gb_context *context, gb_finals *f, const gb_node *node) {
-  for (int k = 0; f->capacity && k < node->n_in; k++) {
+  for (int k = 0; k < node->n_in; k++) {
     gb_tensor *leaf = node->edges[k].leaf;
-    gb_leaf_use *u = leaf ? find(f, leaf) : NULL;
+    gb_place *uses = leaf ? gb_places_find(&f->uses, leaf) : NULL;
     const gb_leaf_watch *watch = context->graph->watch;
-    if (u && u->leaf && --u->uses == 0 && watch && !leaf->hooks) GB_TRY(watch->final(watch->user, leaf));
+    if (uses && --uses->number == 0 && watch && !leaf->hooks) GB_TRY(watch->final(watch->user, leaf));
   }
   return GB_OK;
 }

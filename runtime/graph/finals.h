@@ -8,13 +8,13 @@
 #define GB_GRAPH_FINALS_H
 
 #include "graph/node.h"
+#include "graph/places.h"
 
 /* Who wants to know (gb_graph_room.watch): of gb_backward, the outermost one, without create_graph. */
 typedef struct gb_leaf_watch { gb_status (*final)(void *user, gb_tensor *leaf); void *user; } gb_leaf_watch;
 
-typedef struct gb_leaf_use { gb_tensor *leaf; int64_t uses; } gb_leaf_use;
-/* Begins as zeros. capacity is a power of two; 0: nobody is told. */
-typedef struct gb_finals { gb_leaf_use *leaves; size_t used, capacity; } gb_finals;
+/* Begins as zeros. */
+typedef struct gb_finals { gb_places uses; /* by leaf; none: nobody is told */ } gb_finals;
 
 /* Count the uses in the graph of this tensor. */
 gb_status gb_finals_count(gb_context *context, gb_finals *f, const gb_tensor *root);
