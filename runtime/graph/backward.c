@@ -41,7 +41,8 @@ typedef struct walk {
   size_t heap_used, heap_capacity;
   const captures *captures;  /* of gb_grad; NULL: accumulate into leaves */
   waiting *waiting;          /* both counted, in order of first arrival */
-  size_t n_waiting;
+  size_t n_waiting, room_waiting;
+  gb_places waits;           /* where in that list a leaf is */
   gb_walk_place place;
   gb_finals finals;          /* where somebody wants to know */
   /* While a node runs: the first of its gradients in 16 bits as well, and the version that it had when this was made */
@@ -142,6 +143,7 @@ static void walk_close(walk *w) {
     gb_tensor_release(w->waiting[i].grad);
   }
   free(w->waiting);
+  gb_places_close(&w->waits);
   if (w->heap != w->first_heap) free(w->heap);
   if (w->arrivals != w->first_arrivals) free(w->arrivals);
 }
@@ -201,9 +203,15 @@ static gb_status tag_gradient(gb_context *context, gb_tensor **grad, gb_grad_tag
   return GB_OK;
 }
 
-/* The first hook that was registered after number id; numbers grow along the list. */
-static gb_hook *hook_after(gb_hook *hook, int64_t id) {
-  while (hook && hook->id <= id) hook = hook->next;
+/* Take turns through a list of hooks, which they may change. */
+static void begin_turn(gb_context *context, gb_hook *const *list, gb_hook_turn *turn) {
+  *turn = (gb_hook_turn){ .list = list, .next = *list, .outer = context->turn };
+  context->turn = turn;
+}
+
+static gb_hook *next_turn(gb_hook_turn *turn) {
+  gb_hook *hook = turn->next;
+  if (hook) turn->next = hook->next;
   return hook;
 }
 
@@ -232,16 +240,17 @@ static gb_status keep_gradient(walk *w, gb_tensor *keeper, gb_tensor *grad) {
 gb_status gb_run_after_hooks(gb_context *context, gb_tensor *leaf) {
   gb_modes *modes = context->modes;
   gb_status status = GB_OK;
-  int64_t id = 0;
-  for (gb_hook *hook; status == GB_OK && (hook = hook_after(leaf->hooks, id));) {
+  gb_hook_turn turn;
+  begin_turn(context, &leaf->hooks, &turn);
+  for (gb_hook *hook; status == GB_OK && (hook = next_turn(&turn));) {
     gb_tensor *given = leaf;
-    id = hook->id;
     if (!hook->after) continue;
     gb_tensor_retain(given);
     status = hook->fn(context, hook->user, &given);
     context->modes = modes;
     gb_tensor_release(given);
   }
+  context->turn = turn.outer;
   return status;
 }
 
@@ -249,20 +258,18 @@ gb_status gb_run_after_hooks(gb_context *context, gb_tensor *leaf) {
  * hook. */
 static gb_status run_hooks(gb_context *context, gb_hook *const *hooks, gb_tensor **grad) {
   gb_modes *modes = context->modes;
-  int64_t id = 0;
-  for (gb_hook *hook; (hook = hook_after(*hooks, id));) {
-    if (hook->after) {
-      id = hook->id;
-      continue;
-    }
+  gb_status status = GB_OK;
+  gb_hook_turn turn;
+  begin_turn(context, hooks, &turn);
+  for (gb_hook *hook; status == GB_OK && (hook = next_turn(&turn));) {
+    if (hook->after) continue;
     gb_grad_tag tag = (*grad)->tag;
-    id = hook->id;
-    gb_status status = hook->fn(context, hook->user, grad);
+    status = hook->fn(context, hook->user, grad);
     context->modes = modes;
-    GB_TRY(status);
-    GB_TRY(tag_gradient(context, grad, tag));
+    if (status == GB_OK) status = tag_gradient(context, grad, tag);
   }
-  return GB_OK;
+  context->turn = turn.outer;
+  return status;
 }
 
 /* The first gradient of an adopted parameter is written, later ones are added. Where their scales differ, whoever uses
@@ -750,15 +757,23 @@ static gb_status settle_leaf(walk *w, gb_tensor *leaf, gb_tensor *grad) {
   return capture ? add_to(w, capture, grad) : GB_OK;
 }
 
+static gb_status grow_waiting(walk *w) {
+  size_t room = w->room_waiting ? 2 * w->room_waiting : 16;
+  waiting *more = realloc(w->waiting, room * sizeof *more);
+  if (!more) return gb_fail_memory(w->context, room * sizeof *more);
+  w->waiting = more;
+  w->room_waiting = room;
+  return GB_OK;
+}
+
 /* A gradient for a leaf: accumulated at once, or added to what waits for the leaf's hooks. */
 static gb_status deliver_leaf(walk *w, gb_tensor *leaf, gb_tensor *grad) {
   if (!leaf->hooks) return settle_leaf(w, leaf, grad);
-  for (size_t i = 0; i < w->n_waiting; i++)
-    if (w->waiting[i].leaf == leaf) return add_to(w, &w->waiting[i].grad, grad);
-  waiting *more = realloc(w->waiting, (w->n_waiting + 1) * sizeof *more);
-  if (!more) return gb_fail_memory(w->context, (w->n_waiting + 1) * sizeof *more);
-  w->waiting = more;
-  more[w->n_waiting++] = (waiting){ leaf, grad };
+  if (w->n_waiting == w->room_waiting) GB_TRY(grow_waiting(w));
+  gb_place *place;
+  GB_TRY(gb_places_make(w->context, &w->waits, leaf, (int64_t)w->n_waiting, &place));
+  if ((size_t)place->number < w->n_waiting) return add_to(w, &w->waiting[place->number].grad, grad);
+  w->waiting[w->n_waiting++] = (waiting){ leaf, grad };
   gb_tensor_retain(leaf);
   gb_tensor_retain(grad);
   return GB_OK;

@@ -159,22 +159,30 @@ void gb_node_output(gb_node *node, int i, gb_tensor *t) {
 /* The list that holds t's hooks: on its node, so that they stay with the value, or on the leaf. */
 static gb_hook **hooks_of(gb_tensor *t) { return t->node ? &t->node->hooks[t->output] : &t->hooks; }
 
+/* Put a hook at the end of a list, also of one that runs and whose last hook runs just now. */
+static void append_hook(gb_context *context, gb_hook **list, gb_hook *hook) {
+  if (!*list) *list = hook;
+  else (*list)->last->next = hook;
+  (*list)->last = hook;
+  for (gb_hook_turn *turn = context->turn; turn; turn = turn->outer)
+    if (turn->list == list && !turn->next) turn->next = hook;
+}
+
 static gb_status add_hook(gb_tensor *t, gb_hook made, int64_t *id) {
   gb_context *context = gb_tensor_context(t);
   GB_TRY(gb_view_refresh(t));
   if (!gb_tensor_in_graph(t))
     return gb_fail(context, GB_EAUTOGRAD, "register_hook: the tensor does not require gradients");
   if (!gb_context_count(context, GB_HOOK_BYTES)) return GB_EMEMORY;
-  gb_hook *hook = calloc(1, sizeof *hook), **last = hooks_of(t);
+  gb_hook *hook = calloc(1, sizeof *hook);
   if (!hook) {
     gb_context_uncount(context, GB_HOOK_BYTES);
     return gb_fail_memory(context, sizeof *hook);
   }
   made.id = ++context->graph->next_hook;
   *hook = made;
-  while (*last) last = &(*last)->next;
   gb_tensor_tie(t);
-  *last = hook;
+  append_hook(context, hooks_of(t), hook);
   *id = hook->id;
   return GB_OK;
 }
@@ -191,14 +199,15 @@ gb_status gb_tensor_register_after_hook(gb_tensor *t, gb_hook_fn fn, void *user,
 }
 
 void gb_tensor_remove_hook(gb_tensor *t, int64_t id) {
-  for (gb_hook **at = hooks_of(t); *at; at = &(*at)->next) {
-    gb_hook *hook = *at;
-    if (hook->id != id) continue;
-    *at = hook->next;
-    hook->next = NULL;
-    gb_hooks_free(gb_tensor_context(t), hook);
-    return;
-  }
+  gb_hook **list = hooks_of(t), *hook = *list, *before = NULL;
+  while (hook && hook->id != id) before = hook, hook = hook->next;
+  if (!hook) return;
+  for (gb_hook_turn *turn = gb_tensor_context(t)->turn; turn; turn = turn->outer)
+    if (turn->next == hook) turn->next = hook->next;
+  if (hook == (*list)->last) (*list)->last = before;
+  if (before) before->next = hook->next;
+  else if ((*list = hook->next)) (*list)->last = hook->last;
+  gb_hook_free(gb_tensor_context(t), hook);
 }
 
 gb_status gb_tensor_retain_grad(gb_tensor *t) {

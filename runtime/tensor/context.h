@@ -95,6 +95,7 @@ struct gb_context {
   atomic_bool tying;                       /* the lock of: */
   struct gb_tensor *tied;                  /* every tensor with a gradient, a graph or hooks (gb_tensor_tie) */
   const gb_node_calls *nodes;              /* NULL: there are no nodes */
+  struct gb_hook_turn *turn;               /* of the innermost list of hooks that runs; NULL: none */
 
   /* What the rooms above keep, each in a struct of its own (room.h of each). runtime/open.c opens and closes them. */
   struct gb_graph_room *graph;

@@ -240,12 +240,16 @@ void gb_tensor_retain(gb_tensor *tensor) {
   if (tensor) atomic_fetch_add_explicit(&tensor->refs, 1, memory_order_relaxed);
 }
 
+void gb_hook_free(gb_context *context, gb_hook *hook) {
+  if (hook->release) hook->release(hook->user);
+  free(hook);
+  gb_context_uncount(context, GB_HOOK_BYTES);
+}
+
 void gb_hooks_free(gb_context *context, gb_hook *hook) {
   while (hook) {
     gb_hook *next = hook->next;
-    if (hook->release) hook->release(hook->user);
-    free(hook);
-    gb_context_uncount(context, GB_HOOK_BYTES);
+    gb_hook_free(context, hook);
     hook = next;
   }
 }
@@ -356,6 +360,8 @@ void gb_context_untie(gb_context *context) {
     stop_retaining(t);
     t->node = NULL;
     t->hooks = NULL;
+    for (gb_hook_turn *turn = context->turn; turn; turn = turn->outer)
+      if (turn->list == &t->hooks) turn->next = NULL;
     gb_hooks_free(context, hooks);
     release_node(context, node);
     gb_tensor_put_grad(t, NULL);

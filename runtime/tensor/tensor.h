@@ -98,10 +98,19 @@ typedef struct gb_hook {
   int64_t id;
   bool after;              /* of a leaf: called with the leaf, when its gradient has been added up */
   struct gb_hook *next;
+  struct gb_hook *last;    /* of the list, in its first hook; elsewhere without meaning */
 } gb_hook;
 /* Bytes that a hook counts towards the limit on tensor bytes, its callback included. */
 #define GB_HOOK_BYTES (2 * sizeof(gb_hook))
+void gb_hook_free(gb_context *context, gb_hook *hook);
 void gb_hooks_free(gb_context *context, gb_hook *hook); /* the whole list */
+/* The hook that comes next in a list that runs: one that goes meanwhile is passed over. Of the last one, next is NULL,
+ * and what is appended comes after it. */
+typedef struct gb_hook_turn {
+  gb_hook *const *list;
+  gb_hook *next;
+  struct gb_hook_turn *outer;
+} gb_hook_turn;
 
 /* What is freed once all that is being freed now is done, so that freeing a chain takes no more stack than freeing one
  * link. */

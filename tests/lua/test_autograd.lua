@@ -379,6 +379,58 @@ describe("hooks", function()
     expect(calls[1]):to_be_close({ 6, 6 })
     expect_grad(x, 3, 3)
   end)
+  -- Each hook used to be looked for from the first one on, and each leaf among those with hooks.
+  it("take a time that grows with their number, not with its square", function()
+    local function nothing() end
+    expect(growth(function(n)
+      local x = leaf(1)
+      return function()
+        for _ = 1, n do x:register_hook(nothing) end
+        x:sum():backward()
+      end
+    end) < 8):to_be(true)
+    expect(growth(function(n)
+      local leaves = {}
+      for i = 1, n do
+        leaves[i] = leaf(1)
+        leaves[i]:register_hook(nothing)
+      end
+      local y = gb.cat(leaves):sum()
+      return function() y:backward() end
+    end) < 8):to_be(true)
+  end)
+  it("may register and remove hooks while they run", function()
+    local x, log, handles = leaf(1), {}, {}
+    local function hang(name, fn)
+      handles[name] = x:register_hook(function()
+        log[#log + 1] = name
+        if fn then fn() end
+      end)
+    end
+    hang("a", function() handles.b:remove() end) -- the next one
+    hang("b")
+    hang("c", function() handles.c:remove() end) -- itself
+    hang("d", function()
+      handles.a:remove()
+      handles.d:remove()
+      handles.e:remove() -- the last one
+      hang("f", function() if #log < 6 then hang("g") end end)
+    end)
+    hang("e")
+    x:sum():backward()
+    expect(table.concat(log)):to_be("acdfg")
+    x:sum():backward()
+    expect(table.concat(log)):to_be("acdfgfg")
+    handles.g:remove()
+    hang("h")
+    x:sum():backward()
+    expect(table.concat(log)):to_be("acdfgfgfh")
+    handles.f:remove()
+    handles.h:remove()
+    hang("i")
+    x:sum():backward()
+    expect(table.concat(log)):to_be("acdfgfgfhi")
+  end)
   it("can be removed", function()
     local x = leaf(1)
     local count = 0
