@@ -14,6 +14,7 @@
 #include "binding.h"
 #include "ctrl_c.h"
 #include "limits.h"
+#include "output.h"
 #include "prompt.h"
 #include "recipes.h"
 #include "sandbox.h"
@@ -91,6 +92,7 @@ static script_end run(options *o, limits *l) {
 int main(int argc, char **argv) {
   options o;
   limits l;
+  output_check_at_exit("gibbous");
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", false); /* cuDNN's recurrent layers repeat their bits only with one */
   if (!options_read(&o, argc, argv) || !limits_read(&l, &o)) return EXIT_FAILURE;
   if (o.help) return options_list(stdout), EXIT_SUCCESS;

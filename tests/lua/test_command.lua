@@ -242,6 +242,32 @@ describe("how a script ends", function()
   end
 end)
 
+-- `lua` says nothing and ends with 0: what a script printed was lost without a word.
+describe("standard output that cannot be written", function()
+  local function ends(command, code, err)
+    it(command, function()
+      local got = run("ours", command)
+      expect(got.code):to_be("exit " .. code)
+      expect(got.err):to_be(err)
+    end)
+  end
+  local failed = "gibbous: cannot write standard output"
+  local full = failed .. ": No space left on device\n"
+  ends("lua -e 'io.write(1)' >/dev/full", 1, full)
+  ends("lua -e 'io.write(1) os.exit(true)' >/dev/full", 1, full)
+  ends("lua -e 'io.write(1) os.exit(3, true)' >/dev/full", 1, full)
+  -- print has tried already, and nobody knows any more why it could not
+  ends("lua -e 'print(1)' >/dev/full", 1, failed .. "\n")
+  ends("lua -v >/dev/full", 1, failed .. "\n")
+  ends("lua --sandbox args.lua >/dev/full", 1, failed .. "\n")
+  ends("lua -e 'print(1)' >&-", 1, failed .. "\n")
+  ends("lua -e 'x = 1' >&-", 0, "")
+  ends("lua -e 'x = 1' >/dev/full", 0, "")
+  -- a reader that went away ends it as it does other tools, by the signal; or, where that is ignored, as a failure
+  ends("(sleep 0.2; lua -e 'print(1)'; echo $? >&2) | true", 0, "141\n")
+  ends("(trap '' PIPE; sleep 0.2; lua -e 'print(1)'; echo $? >&2) | true", 0, failed .. "\n1\n")
+end)
+
 describe("the environment", function()
   for _, command in ipairs {
     "LUA_INIT_5_4=@init.lua LUA_INIT=@init_fail.lua lua args.lua", "LUA_INIT_5_4=@syntax.lua lua -e 'print(1)'",
