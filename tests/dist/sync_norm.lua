@@ -54,6 +54,28 @@ describe("SyncBatchNorm", function()
     expect(own.grad):to_be_close(all.grad:narrow(1, first, count), 1e-4)
   end)
 
+  -- Both used to be taken as float32.
+  it("keeps float64, of x and of a residual", function()
+    gb.manual_seed(7)
+    for _, dtypes in ipairs { { "float64", "float64" }, { "float32", "float64" }, { "float64", "float32" } } do
+      local x, r = gb.randn(17, 4, 5):to(dtypes[1]) + 1e-12, (gb.randn(17, 4, 5):to(dtypes[2]) + 1e-12) * 1e6
+      local whole, mine = nn.BatchNorm1d(4), nn.SyncBatchNorm(4)
+      local first, count = part(17)
+      local all, own = x:clone():requires_grad_(), x:narrow(1, first, count):clone():requires_grad_()
+      local y, z = whole(all, r), mine(own, r:narrow(1, first, count))
+      expect(z.dtype):to_be(y.dtype)
+      expect(z.dtype):to_be("float64")
+      local tolerance = dtypes[1] == "float64" and 1e-9 or 1e-5
+      expect(z):to_be_close(y:narrow(1, first, count), tolerance)
+      y:square():sum():backward()
+      z:square():sum():backward()
+      expect(own.grad.dtype):to_be(dtypes[1])
+      -- sums of large terms that cancel
+      expect(own.grad):to_be_close(all.grad:narrow(1, first, count), 1e7 * tolerance)
+      expect(mine.running_var):to_be_close(whole.running_var, 1e-5)
+    end
+  end)
+
   it("measures over a group of processes", function()
     if size < 2 then return end
     local ranks = {}

@@ -1,7 +1,8 @@
 -- nn/sync.lua - SyncBatchNorm: a batch norm whose statistics are those of what all processes run at once.
 --
--- Each process measures its part in float32; counts, means and sums of squares are put together two by two in the order
--- of the ranks (Chan, Golub, LeVeque 1979), alike on all. Backward adds two sums per channel over the processes.
+-- Each process measures its part in float32, or in float64 where that is x's dtype; counts, means and sums of squares
+-- are put together two by two in the order of the ranks (Chan, Golub, LeVeque 1979), alike on all. Backward adds two
+-- sums per channel over the processes.
 
 local gb, native = ...
 local fail, layer, refuse = native.fail, native.layer, native.refuse_more
@@ -31,11 +32,11 @@ end
 -- Those of all processes, or of a group.
 local function measure(rows, group)
   local c, n = rows.shape[1], rows.shape[2]
-  local mean = n > 0 and rows:mean(2) or gb.zeros(c)
+  local like = { dtype = rows.dtype, device = rows.device }
+  local mean = n > 0 and rows:mean(2) or gb.zeros(c, like)
   local squares = (rows - mean:unsqueeze(2)):square():sum(2)
   local parts = {}
-  for r, part in ipairs(all_gather(cat({ tensor({ n }, { dtype = "float32" }), mean, squares }, 1),
-    { group = group })) do
+  for r, part in ipairs(all_gather(cat({ tensor({ n }, like), mean, squares }, 1), { group = group })) do
     parts[r] = { n = part[1]:item(), mean = part:narrow(1, 2, c), squares = part:narrow(1, 2 + c, c) }
   end
   while #parts > 1 do
@@ -46,7 +47,7 @@ local function measure(rows, group)
   return parts[1]
 end
 
--- (x - mean) / sqrt(var + eps), of rows [c, elements] in float32; the first result of which has a gradient.
+-- (x - mean) / sqrt(var + eps), of rows [c, elements] in float32 or float64; the first result of which has a gradient.
 local function normalizer(group)
   return gb.Function {
     name = "sync_batch_norm",
@@ -58,7 +59,7 @@ local function normalizer(group)
       local var = all.squares / all.n
       local scale = (var + eps):rsqrt()
       local y = (rows - all.mean:unsqueeze(2)) * scale:unsqueeze(2)
-      ctx:save_for_backward(y, scale, tensor({ all.n }, { dtype = "float32" }))
+      ctx:save_for_backward(y, scale, tensor({ all.n }, { dtype = rows.dtype, device = rows.device }))
       return y, all.mean, all.squares / (all.n - 1)
     end,
     backward = function(ctx, grad)
@@ -99,6 +100,9 @@ local function promoted(a, b)
   return a == b and a or (a == "float64" or b == "float64") and "float64" or "float32"
 end
 
+-- The dtype in which a tensor is computed with.
+local function widened(x) return x:to(promoted(x.dtype, "float32")) end
+
 function SyncBatchNorm:forward(x, residual, more)
   if more ~= nil then refuse(self, "x and residual") end
   native.check_tensor("SyncBatchNorm", x)
@@ -115,18 +119,18 @@ function SyncBatchNorm:forward(x, residual, more)
     return gb.nn.functional.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, residual,
       { training = training, momentum = self.momentum, eps = self.eps, activation = self.activation })
   end
-  local y, mean, var = (self.normalize or normalize)(by_channel(x:to("float32")), self.eps)
+  local y, mean, var = (self.normalize or normalize)(by_channel(widened(x)), self.eps)
   if self.training and self.running_mean and not gb.is_recomputing() then
     no_grad(function()
       self.num_batches_tracked:add_(1)
-      self.running_mean:lerp_(mean, self.momentum)
-      self.running_var:lerp_(var, self.momentum)
+      self.running_mean:lerp_(mean:to(self.running_mean.dtype), self.momentum)
+      self.running_var:lerp_(var:to(self.running_var.dtype), self.momentum)
     end)
   end
   if self.weight then y = y * self.weight:unsqueeze(2) end
   if self.bias then y = y + self.bias:unsqueeze(2) end
   y = by_sample(y, x)
-  if residual then y = y + residual:to("float32") end
+  if residual then y = y + widened(residual) end
   if self.activation == "relu" then y = y:relu() end
   return y:to(residual and promoted(x.dtype, residual.dtype) or x.dtype)
 end
