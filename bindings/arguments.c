@@ -105,8 +105,9 @@ bool gbl_test_integer(lua_State *L, int arg, int64_t *out) {
 int64_t gbl_check_integer(lua_State *L, int arg, const char *who, const char *name) {
   int64_t value = 0;
   if (gbl_test_integer(L, arg, &value)) return value;
-  if (lua_type(L, arg) == LUA_TNUMBER && !isnan(lua_tonumber(L, arg)))
-    gbl_error(L, "%s: '%s' must be an integer, got %f", who, name, lua_tonumber(L, arg));
+  char got[40];
+  if (lua_type(L, arg) == LUA_TNUMBER)
+    gbl_error(L, "%s: '%s' must be an integer, got %s", who, name, gbl_number_text(L, arg, got, sizeof got));
   gbl_error(L, "%s: '%s' must be an integer, got %s", who, name, gbl_type_name(L, arg));
   return 0;
 }

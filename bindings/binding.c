@@ -6,6 +6,7 @@
 #include "watch/audit.h"
 #include "watch/profile.h"
 #include "base/stack.h"
+#include "base/text.h"
 #include "dist/room.h"
 #include "binding.h"
 #include "reader.h"
@@ -212,6 +213,7 @@ int gbl_error(lua_State *L, const char *format, ...) {
   va_start(arguments, format);
   vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
+  gb_text_plain_nan(text);
   luaL_checkstack(L, 4, GBL_NO_STACK);
   gbl_push_where(L);
   lua_pushstring(L, text);

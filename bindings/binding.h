@@ -376,6 +376,8 @@ bool gbl_is_op(const char *name);
 int gbl_call_op(lua_State *L, gbl_state *state, gb_op op, int first, bool in_place);
 /* The number or boolean at index as an attribute: an integer keeps all its bits. */
 gb_attr gbl_number_attr(lua_State *L, int index);
+/* The number at index as text: an integer in full, NaN without its sign. */
+const char *gbl_number_text(lua_State *L, int index, char *text, size_t size);
 
 /* ====} */
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/numerics.h"
+#include "base/text.h"
 #include "binding.h"
 #include "graph/rules.h"
 #include "io/file.h"
@@ -216,6 +217,17 @@ static int shown(lua_State *L) {
   if (type == LUA_TNUMBER) lua_tostring(L, 1);
   else if (type == LUA_TBOOLEAN) lua_pushstring(L, lua_toboolean(L, 1) ? "true" : "false");
   else if (type != LUA_TSTRING) lua_pushstring(L, gbl_type_name(L, 1));
+  return 1;
+}
+
+/* plain_nan(text): the text with each "-nan" in it as "nan". */
+static int plain_nan(lua_State *L) {
+  size_t length;
+  const char *text = luaL_checklstring(L, 1, &length);
+  char *copy = lua_newuserdatauv(L, length + 1, 0);
+  memcpy(copy, text, length + 1);
+  gb_text_plain_nan(copy);
+  lua_pushstring(L, copy);
   return 1;
 }
 
@@ -478,7 +490,7 @@ static const luaL_Reg functions[] = {
   { "why_unwritable", why_unwritable }, { "get_rng", get_rng }, { "set_rng", set_rng }, { "same_bits", same_bits },
       { "ops", ops }, { "methods", methods },
   { "kinds", kinds }, { "numerics", numerics }, { "float_format", float_format }, { "command_line", command_line },
-      { "scale_of", scale_of }, { "shown", shown }, { "versions_of", versions_of },
+      { "scale_of", scale_of }, { "shown", shown }, { "plain_nan", plain_nan }, { "versions_of", versions_of },
       { "has_library", has_library }, { NULL, NULL },
 };
 

@@ -59,8 +59,10 @@ static int wrong_type(const arguments *a, const gb_attr_info *attr, int index) {
     if (a->info->op == elementwise[i].op && gbl_test_tensor(a->L, index))
       return reject(a, "'%s' must be %s, got a tensor; of two tensors, element by element, it is %s", attr->name,
                     expected[attr->type], elementwise[i].of_two);
-  if (lua_type(a->L, index) == LUA_TNUMBER && !isnan(lua_tonumber(a->L, index)))
-    return reject(a, "'%s' must be %s, got %.14g", attr->name, expected[attr->type], lua_tonumber(a->L, index));
+  char got[40];
+  if (lua_type(a->L, index) == LUA_TNUMBER)
+    return reject(a, "'%s' must be %s, got %s", attr->name, expected[attr->type],
+                  gbl_number_text(a->L, index, got, sizeof got));
   return reject(a, "'%s' must be %s, got %s", attr->name, expected[attr->type], gbl_type_name(a->L, index));
 }
 
@@ -106,6 +108,11 @@ static void read_string(const arguments *a, const gb_attr_info *attr, gb_attr *o
 gb_attr gbl_number_attr(lua_State *L, int index) {
   if (lua_isboolean(L, index)) return gb_attr_whole(lua_toboolean(L, index));
   return lua_isinteger(L, index) ? gb_attr_whole(lua_tointeger(L, index)) : gb_attr_num(lua_tonumber(L, index));
+}
+
+const char *gbl_number_text(lua_State *L, int index, char *text, size_t size) {
+  gb_attr number = gbl_number_attr(L, index);
+  return gb_number_text(&number, text, size);
 }
 
 static void read_attr(arguments *a, int which, int index) {

@@ -25,7 +25,9 @@ static void unknown_option(lua_State *L, gb_optimizer_kind kind, const char *nam
 static double check_value(lua_State *L, int index, const gb_hyper *hyper) {
   double value = gbl_check_number(L, index, "optimizer", hyper->name);
   const char *must = gb_hyper_refuses(hyper, value);
-  if (must) gbl_error(L, "optimizer: '%s' must be %s, got %g", hyper->name, must, value);
+  char got[40];
+  if (must)
+    gbl_error(L, "optimizer: '%s' must be %s, got %s", hyper->name, must, gbl_number_text(L, index, got, sizeof got));
   return value;
 }
 

@@ -145,8 +145,7 @@ static int wrong_kind(const gbl_call *call, const parameter *p, int index) {
   lua_State *L = call->L;
   char got[96];
   luaL_checkstack(L, 8, GBL_NO_STACK);
-  if (lua_type(L, index) == LUA_TNUMBER && !isnan(lua_tonumber(L, index)))
-    snprintf(got, sizeof got, "%.14g", lua_tonumber(L, index));
+  if (lua_type(L, index) == LUA_TNUMBER) gbl_number_text(L, index, got, sizeof got);
   else if (lua_type(L, index) == LUA_TSTRING)
     snprintf(got, sizeof got, "string '%.60s'", gbl_check_name(L, index, gbl_who(call)));
   else snprintf(got, sizeof got, "%.80s", gbl_type_name(L, index));

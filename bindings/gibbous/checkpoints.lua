@@ -98,6 +98,7 @@ local function name_of(mine, values)
       fail(format("Checkpoints: the name '%s' has a field %s, which is %s", mine.name, field,
         value == nil and "not among the values" or "a " .. type(value)))
     end
+    if value ~= value then value = math.abs(value) end -- whose sign would be written
     local pattern = form == "" and (math_type(value) == "integer" and "d" or ".4f") or
       match(form, "%a$") and form or form .. "f"
     local ok, text = pcall(format, "%" .. pattern, value)

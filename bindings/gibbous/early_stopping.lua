@@ -33,7 +33,7 @@ end
 -- Why the run should end at this value, or nil. The order is that of PyTorch Lightning.
 local function verdict(mine, value)
   if mine.check_finite and not (value > -huge and value < huge) then
-    return format("%s is %g, which is not finite", mine.monitor, value)
+    return native.plain_nan(format("%s is %g, which is not finite", mine.monitor, value))
   end
   local reached, diverged = mine.stopping_threshold, mine.divergence_threshold
   if reached and better(mine, value, reached) then

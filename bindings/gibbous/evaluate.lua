@@ -110,7 +110,7 @@ function native.text_of(values)
   for name in next, values do names[#names + 1] = name end
   sort(names)
   for i, name in ipairs(names) do parts[i] = format("%s %.4g", name, values[name]) end
-  return concat(parts, "  ")
+  return native.plain_nan(concat(parts, "  "))
 end
 
 -- Run fn with every module in evaluation, without gradients, in the average's weights if there are some.

@@ -52,11 +52,14 @@ end)
 -- The line of the test is the nearest of a file that is named as one.
 local function fail(text, ...)
   local place = match(traceback("", 3), "([^\n]*test_[^\n]*)")
-  local message = format(text, ...) .. (place and "\n  " .. place or "")
+  local message = native.plain_nan(format(text, ...)) .. (place and "\n  " .. place or "")
   error(own(setmetatable({}, { __tostring = function() return message end }), "failure", { text = message }), 0)
 end
 
-local function show(value) return type(value) == "string" and format("%q", value) or tostring(value) end
+local function show(value)
+  if value ~= value then return "nan" end -- whatever its sign
+  return type(value) == "string" and format("%q", value) or tostring(value)
+end
 
 local function elements(t)
   if not gb.is_tensor(t) then return t end

@@ -144,6 +144,7 @@ function show(value, depth, path)
     return depth > 0 and find(text, "\n", 1, true) and (match(text, "^[^\n]*") .. " ...") or text
   end
   if kind == "table" then return table_text(value, depth, path) end
+  if value ~= value then return "nan" end -- whatever its sign
   return tostring(value)
 end
 

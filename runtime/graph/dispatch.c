@@ -141,10 +141,11 @@ static gb_status keep_rule(gb_op_call *call, const gb_attr_info *info, gb_attr *
     double value = info->type == GB_ARG_NUMBER ? a->number : list ? (double)a->ints[i] : (double)a->integer;
     bool least = rule->above ? value > rule->least : value >= rule->least,
         most = rule->below ? value < rule->most : value <= rule->most;
-    char text[80];
+    char text[80], is[40];
+    gb_attr number = info->type == GB_ARG_NUMBER ? *a : gb_attr_whole(list ? a->ints[i] : a->integer);
     if (!least || !most)
-      return gb_call_fail(call, GB_EINVAL, "'%s' is %.14g, it must be %s", info->name, value,
-                          rule_text(rule, text, sizeof text));
+      return gb_call_fail(call, GB_EINVAL, "'%s' is %s, it must be %s", info->name,
+                          gb_number_text(&number, is, sizeof is), rule_text(rule, text, sizeof text));
   }
   return GB_OK;
 }

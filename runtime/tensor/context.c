@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/text.h"
 #include "tensor/tensor.h"
 
 void gb_context_retain(gb_context *context) { atomic_fetch_add(&context->refs, 1); }
@@ -57,6 +58,7 @@ gb_status gb_fail(gb_context *context, gb_status status, const char *format, ...
   va_start(arguments, format);
   vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
+  gb_text_plain_nan(text);
   context->error_code = status;
   snprintf(context->error_op, sizeof context->error_op, "%s", context->op ? context->op : "");
   int used = snprintf(context->error, sizeof context->error, "%s%s", context->error_op, context->op ? ": " : "");

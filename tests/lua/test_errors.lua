@@ -478,6 +478,27 @@ describe("options of the wrong kind", function()
   wrong("'sizes' are integers, got string as argument 2", function() return gb.zeros(2, "3") end)
   wrong("zeros: 'sizes' must be integers, such as 2, 3 or { 2, 3 }, got nan", gb.zeros, 2, 0 / 0)
   wrong("reshape: 'shape' must be an integer or a list of integers, got nan", gb.reshape, gb.ones(2), { 0 / 0 })
+  -- 0 / 0 has the sign bit on x86, and C prints it
+  for _, nan in ipairs { 0 / 0, -(0 / 0) } do
+    wrong("dropout: 'p' is nan, it must be at least 0 and at most 1", F.dropout, gb.ones(2), nan)
+    wrong("arange: cannot go from 1 to nan in steps of 1", gb.arange, 1, nan)
+    wrong("optimizer: 'lr' must be 0 or more, got nan", optim.SGD, { nn.Parameter(gb.ones(2)) }, { lr = nan })
+    wrong("GradScaler: init_scale is nan;", amp.GradScaler, { init_scale = nan })
+    wrong("Dropout: p lies between 0 and 1, got nan", nn.Dropout, nan)
+    it("nan in other texts", function()
+      expect(function() expect(nan):to_be_near(0) end):to_fail("expected 0 within 1e-06, got nan")
+      local _, why = gb.EarlyStopping({ monitor = "loss", check_finite = true }):check { loss = nan }
+      expect(why):to_be("loss is nan, which is not finite")
+    end)
+  end
+  wrong("unknown option '-nan'", optim.SGD, { nn.Parameter(gb.ones(2)) }, { ["-nan"] = 1 }) -- a name stays
+  -- integers in full
+  wrong("dropout: 'p' is 4611686018427387904, it must be", F.dropout, gb.ones(2), 1 << 62)
+  wrong("avg_pool1d: 'kernel_size' is 4611686018427387904, it must be", F.avg_pool1d, gb.ones(1, 1, 4), 1 << 62)
+  wrong("Linear: 'inputs' must be a whole number from 1, got -4611686018427387904", nn.Linear, -(1 << 62), 3)
+  wrong("optimizer: 'lr' must be 0 or more, got -4611686018427387904", optim.SGD, { nn.Parameter(gb.ones(2)) },
+    { lr = -(1 << 62) })
+  wrong("recompute: 'fn' must be a function, got 4611686018427387904", gb.recompute, 1 << 62)
   wrong("position 3 is out of range: dimension 1 has size 2 (positions 1 .. 2, or -1 for the last). To loop, use \z
     `for i = 1, #t`",
         function() for _ in ipairs(gb.ones(2)) do end end)
