@@ -104,6 +104,29 @@ static void note_left_out(lua_State *L, gb_context *context, const gb_safetensor
   gbl_set_raw(L, -2, gb_safetensors_name(file, i));
 }
 
+/* Push { key = string } of the file. */
+static void push_metadata(lua_State *L, const gb_safetensors *file) {
+  lua_newtable(L);
+  for (int64_t i = 0; i < gb_safetensors_metadata_count(file); i++) {
+    lua_pushstring(L, gb_safetensors_metadata_value(file, i));
+    gbl_set_raw(L, -2, gb_safetensors_metadata_key(file, i));
+  }
+}
+
+/* load_metadata(path): { key = string } of a file whose tensors are all there; they are not read. */
+static int load_metadata(lua_State *L) {
+  const char *path = gbl_check_path(L, 1, "load");
+  void **slot = gbl_new_object(L, &file_type, 0);
+  gb_safetensors *file = NULL;
+  gb_status status = gb_safetensors_open(gbl_context(L), path, &file);
+  *slot = file;
+  gbl_check_status(L, status);
+  push_metadata(L, file);
+  *slot = NULL;
+  gb_safetensors_close(file);
+  return 1;
+}
+
 /* load_tensors(path): { name = tensor }, { key = string }, and what the engine has no dtype or too few dimensions
  * for. */
 static int load_tensors(lua_State *L) {
@@ -114,7 +137,7 @@ static int load_tensors(lua_State *L) {
   gb_status status = gb_safetensors_open(context, path, &file);
   *slot = file;
   gbl_check_status(L, status);
-  int64_t count = gb_safetensors_count(file), metadata = gb_safetensors_metadata_count(file);
+  int64_t count = gb_safetensors_count(file);
   lua_newtable(L);
   lua_newtable(L);
   int tensors = lua_gettop(L) - 1, left_out = tensors + 1;
@@ -130,11 +153,7 @@ static int load_tensors(lua_State *L) {
     gbl_finish_tensor(L);
     gbl_set_raw(L, tensors, gb_safetensors_name(file, i));
   }
-  lua_newtable(L);
-  for (int64_t i = 0; i < metadata; i++) {
-    lua_pushstring(L, gb_safetensors_metadata_value(file, i));
-    gbl_set_raw(L, -2, gb_safetensors_metadata_key(file, i));
-  }
+  push_metadata(L, file);
   lua_insert(L, left_out);
   *slot = NULL; /* nothing can fail between here and the end */
   gb_safetensors_close(file);
@@ -339,6 +358,7 @@ void gbl_open_io(lua_State *L) {
   lua_pop(L, 1);
   gbl_push_module(L, "_native");
   gbl_set_functions(L, (const luaL_Reg[]){ { "save_tensors", save_tensors }, { "load_tensors", load_tensors },
+                                           { "load_metadata", load_metadata },
                                            { NULL, NULL } });
   lua_pop(L, 1);
 }

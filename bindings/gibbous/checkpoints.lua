@@ -257,6 +257,27 @@ Checkpoints.load = define("Checkpoints:load(parts: table, which: string = \"last
   return extra
 end)
 
+-- The files of the folder from which a Trainer could go on, besides the last: { path, name, step, is_first }, those of
+-- the most steps first. is_first: when it was written, nothing else had been.
+function native.runs_of(checkpoints)
+  local folder, runs = private(checkpoints, "checkpoints").folder, {}
+  if not native.file_exists(folder) then return runs end
+  for _, name in ipairs(native.folder(folder)) do
+    local path = folder .. "/" .. name
+    local tree = is_name(name) and native.tree_of(path)
+    local step = tree and type(tree.trainer) == "table" and tree.trainer.step
+    local files = tree and type(tree.checkpoints) == "table" and tree.checkpoints
+    if math_type(step) == "integer" then
+      runs[#runs + 1] = { path = path, name = name, step = step, is_first = files and files.saves == 1 }
+    end
+  end
+  table.sort(runs, function(a, b)
+    if a.step ~= b.step then return a.step > b.step end
+    return a.name < b.name
+  end)
+  return runs
+end
+
 Checkpoints.state_dict = define("Checkpoints:state_dict() -> table: The files that are kept, with their scores. \z
   Example: local state = gb.Checkpoints(\"runs\"):state_dict()", "strict", function(self)
   local mine = private(self, "checkpoints")

@@ -157,6 +157,15 @@ local function read_states(path, names)
   return states, join(tree.extra, tensors), seed, offset
 end
 
+-- The tree of a checkpoint as it stands in the file, with nothing of the tensors read; nil where the file is none, or
+-- damaged.
+function native.tree_of(path)
+  local ok, metadata = pcall(native.load_metadata, path)
+  if not ok or metadata.format ~= FORMAT or not metadata.tree then return nil end
+  local read, tree = pcall(json_decode, metadata.tree)
+  return read and type(tree) == "table" and tree or nil
+end
+
 -- Put parts back to what they were, the last first. Returns what to say of those that could not be.
 local function put_back(changed)
   local text = ""

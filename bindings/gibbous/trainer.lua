@@ -14,7 +14,7 @@ local gb, native = ...
 local fail = native.fail -- raises with the recipe's line
 local define, private, copy = native.define, native.private, native.copy
 local format = string.format
-local pack, math_type, huge = table.pack, math.type, math.huge
+local concat, pack, math_type, huge = table.concat, table.pack, math.type, math.huge
 local min, max, floor, ceil = math.min, math.max, math.floor, math.ceil
 local is_tensor, clock, utils = gb.is_tensor, native.clock, gb.nn.utils
 local loader_of, limited, to_next_epoch = native.loader_of, native.limited, native.to_next_epoch
@@ -219,18 +219,45 @@ local function save(mine, is_last)
   return saved.path
 end
 
+-- There is no last checkpoint in a folder that has others of a run: beginning anew would be a surprise.
+local function refuse_lost(files, runs)
+  local names = {}
+  for i = 1, min(#runs, 5) do names[i] = format("%s (step %d)", runs[i].name, runs[i].step) end
+  if #runs > 5 then names[6] = format("%d more", #runs - 5) end
+  fail(format("Trainer: resume = true goes on from %s/last.safetensors, which is not there, but these files of a run \z
+    are: %s. Write resume = \"%s\" to go on from the newest of them, or give another folder to begin anew",
+    files.folder, concat(names, ", "), runs[1].path))
+end
+
+-- Go on from the last checkpoint: its path, or nil where there is none. A run that was killed in its first save may
+-- have left the file that is kept, which holds the same, without the last one.
+local function resume_last(mine)
+  local files, parts = mine.checkpoint, parts_of(mine)
+  if not files then fail("Trainer: resume = true needs checkpoint, to know where the last one is") end
+  local found = trainer.once(mine, function()
+    return files.last and { last = files.last } or { runs = native.runs_of(files) }
+  end)
+  if found.last then
+    files:load(parts)
+    mine.saved = mine.step
+    return found.last
+  end
+  local newest = found.runs[1]
+  if not newest then return nil end
+  if #found.runs > 1 or not newest.is_first then refuse_lost(files, found.runs) end
+  parts.checkpoints = files
+  gb.io.load_checkpoint(newest.path, parts)
+  return newest.path
+end
+
 -- Go on from the last checkpoint if there is one, or from the one that is named.
 local function resume(mine)
-  local files, from = mine.checkpoint, mine.resume
+  local from = mine.resume
   mine.resume = false
-  if from == true then
-    if not files then fail("Trainer: resume = true needs checkpoint, to know where the last one is") end
-    if not trainer.once(mine, function() return files.last end) then return false end
-    files:load(parts_of(mine))
-    mine.saved = mine.step
+  if from == true then from = resume_last(mine)
   else gb.io.load_checkpoint(from, parts_of(mine)) end
-  tell(mine, "load", { path = from == true and files.last or from })
-  return true
+  if from then tell(mine, "load", { path = from }) end
+  return from ~= nil
 end
 
 -- ====}
