@@ -96,6 +96,122 @@ describe("PyTorch's layers", function()
   end)
 end)
 
+-- A state under the names that PyTorch 2 gives it, all of sines: the i-th of the sorted names begins at i - 1. The
+-- numbers that are expected are PyTorch's, in float64, of weights filled alike.
+local function state_of(shapes)
+  local names, state = {}, {}
+  for name in pairs(shapes) do names[#names + 1] = name end
+  table.sort(names)
+  for i, name in ipairs(names) do
+    local count = 1
+    for _, size in ipairs(shapes[name]) do count = count * size end
+    state[name] = (gb.arange(count, { dtype = "float64" }) * 0.7 + (i - 1)):sin():reshape(shapes[name])
+  end
+  return state
+end
+
+local function cosines(start, ...)
+  local shape = { ... }
+  local count = 1
+  for _, size in ipairs(shape) do count = count * size end
+  return (gb.arange(count, { dtype = "float64" }) * 0.9 + start):cos():reshape(shape)
+end
+
+describe("load_state_dict of PyTorch's names", function()
+  local double = { dtype = "float64" }
+  local packed = { in_proj_weight = { 12, 4 }, in_proj_bias = { 12 }, ["out_proj.weight"] = { 4, 4 },
+    ["out_proj.bias"] = { 4 } }
+  local function attention(more)
+    local o = { dtype = "float64" }
+    for name, value in pairs(more or {}) do o[name] = value end
+    return nn.MultiheadAttention(4, 2, o)
+  end
+  it("of attention whose projections are packed", function()
+    local layer = attention()
+    local missing, unexpected = layer:load_state_dict(state_of(packed))
+    expect(#missing + #unexpected):to_be(0)
+    expect(layer(cosines(0, 1, 3, 4)):flatten()):to_be_close({ 0.0467163, 1.3104269, -1.0570132, -0.1909942, -1.6678744,
+      3.3968721, -3.2742131, 1.900751, -0.4699408, 2.2479174, -2.3070051, 1.2270559 }, 1e-6)
+    expect(layer:state_dict()["qkv.weight"]):to_equal_bits(state_of(packed).in_proj_weight) -- saved by names of ours
+  end)
+  it("of attention without biases", function()
+    local layer = attention { bias = false }
+    layer:load_state_dict(state_of { in_proj_weight = { 12, 4 }, ["out_proj.weight"] = { 4, 4 } })
+    expect(layer(cosines(0, 1, 3, 4)):flatten()):to_be_close({ 0.0228075, 0.2681618, -0.5281436, 0.7270956, 1.0486941,
+      -1.1461473, 1.1111571, -0.9477668, 0.0048636, 0.24293, -0.4626518, 0.6289117 }, 1e-6)
+  end)
+  it("of attention with other features of keys and values, whose biases are packed", function()
+    local layer = attention { kdim = 3, vdim = 5, add_bias_kv = true }
+    layer:load_state_dict(state_of { q_proj_weight = { 4, 4 }, k_proj_weight = { 4, 3 }, v_proj_weight = { 4, 5 },
+      in_proj_bias = { 12 }, bias_k = { 1, 1, 4 }, bias_v = { 1, 1, 4 }, ["out_proj.weight"] = { 4, 4 },
+      ["out_proj.bias"] = { 4 } })
+    local y = layer(cosines(0, 1, 2, 4), cosines(1, 1, 3, 3), cosines(2, 1, 3, 5))
+    expect(y:flatten()):to_be_close({ -1.5455667, -0.2146154, -1.4638696, 0.3348789, -2.5999121, 1.5756213, -3.7831261,
+      2.9151528 }, 1e-6)
+  end)
+  it("within other modules, and of a shared one under each of its names", function()
+    local layer, alone = attention(), attention()
+    local model = nn.Sequential(nn.Linear(4, 4, double), layer, nn.Sequential(layer))
+    local state, own = { ["0.weight"] = gb.zeros(4, 4, double), ["0.bias"] = gb.zeros(4, double) }, state_of(packed)
+    for name, value in pairs(own) do state["1." .. name], state["2.0." .. name] = value, value:clone() end
+    model:load_state_dict(state)
+    alone:load_state_dict(own)
+    for name, value in pairs(alone:state_dict()) do expect(layer:state_dict()[name]):to_equal_bits(value) end
+    state["2.0.in_proj_bias"]:add_(1)
+    expect(function() model:load_state_dict(state) end):to_fail("two with different values")
+  end)
+  it("not where the names of both are there, or a tensor has another shape", function()
+    local layer, state = attention(), state_of(packed)
+    state["qkv.weight"] = gb.zeros(12, 4)
+    expect(function() layer:load_state_dict(state) end):to_fail("missing: none; unexpected: in_proj_weight")
+    state = state_of(packed)
+    state.in_proj_weight = gb.zeros(8, 4)
+    expect(function() layer:load_state_dict(state) end):to_fail(
+      "in_proj_weight is of shape 8x4 in the state, where the module takes a tensor of shape 12x4")
+    state.in_proj_weight = 5
+    expect(function() layer:load_state_dict(state) end):to_fail("in_proj_weight is a number")
+    state.in_proj_weight = nil
+    expect(function() layer:load_state_dict(state) end):to_fail("missing: qkv.weight; unexpected: none")
+    local without = attention { bias = false }
+    expect(function() without:load_state_dict(state_of(packed)) end):to_fail("unexpected: in_proj_bias, out_proj.bias")
+  end)
+  it("of layers that have them here too: LSTM, GRU, encoder and decoder layers", function()
+    local shapes = {}
+    for layer = 0, 1 do
+      for _, way in ipairs { "", "_reverse" } do
+        local suffix = ("_l%d%s"):format(layer, way)
+        shapes["weight_ih" .. suffix], shapes["weight_hh" .. suffix] = { 16, layer == 0 and 3 or 4 }, { 16, 2 }
+        shapes["bias_ih" .. suffix], shapes["bias_hh" .. suffix] = { 16 }, { 16 }
+        shapes["weight_hr" .. suffix] = { 2, 4 }
+      end
+    end
+    local lstm = nn.LSTM(3, 4, { num_layers = 2, bidirectional = true, proj_size = 2, dtype = "float64" })
+    lstm:load_state_dict(state_of(shapes))
+    expect(lstm(cosines(0, 2, 1, 3)):flatten()):to_be_close({ 0.1779995, -0.2637546, 0.128363, -0.2461554, 0.3231697,
+      -0.4228974, 0.0827691, -0.1717305 }, 1e-6)
+    local gru = nn.GRU(3, 4, double)
+    gru:load_state_dict(state_of { weight_ih_l0 = { 12, 3 }, weight_hh_l0 = { 12, 4 }, bias_ih_l0 = { 12 },
+      bias_hh_l0 = { 12 } })
+    expect(gru(cosines(0, 2, 1, 3)):flatten()):to_be_close({ 0.6688266, 0.3477591, 0.3146985, 0.9213253, 0.524717,
+      0.8662434, 0.6231264, 0.1206722 }, 1e-6)
+    local o = { dim_feedforward = 8, dropout = 0, dtype = "float64" }
+    shapes = { ["linear1.weight"] = { 8, 4 }, ["linear1.bias"] = { 8 }, ["linear2.weight"] = { 4, 8 },
+      ["linear2.bias"] = { 4 } }
+    for name, shape in pairs(packed) do shapes["self_attn." .. name] = shape end
+    for i = 1, 2 do shapes[("norm%d.weight"):format(i)], shapes[("norm%d.bias"):format(i)] = { 4 }, { 4 } end
+    local encoder = nn.TransformerEncoderLayer(4, 2, o)
+    encoder:load_state_dict(state_of(shapes))
+    expect(encoder(cosines(0, 2, 1, 4)):flatten()):to_be_close({ -0.8759389, -0.4586604, 1.111357, 1.4590643,
+      -0.6269297, -0.6584973, 0.9024114, 1.4806697 }, 1e-6)
+    for name, shape in pairs(packed) do shapes["multihead_attn." .. name] = shape end
+    shapes["norm3.weight"], shapes["norm3.bias"] = { 4 }, { 4 }
+    local decoder = nn.TransformerDecoderLayer(4, 2, o)
+    decoder:load_state_dict(state_of(shapes))
+    expect(decoder(cosines(0, 2, 1, 4), cosines(1, 3, 1, 4)):flatten()):to_be_close({ -0.6920015, -1.0215461, 0.8916639,
+      1.8491965, -0.7355819, -0.9872981, 0.9620528, 1.8452131 }, 1e-6)
+  end)
+end)
+
 describe("a subsequent mask", function()
   it("hides what is behind", function()
     local model = nn.Transformer(8, 2, { dim_feedforward = 16, dropout = 0 })

@@ -15,6 +15,7 @@ local rawget, rawset, getmetatable, setmetatable, type, ipairs, next = rawget, r
   ipairs, next
 local format, find, match, gmatch, gsub, reverse = string.format, string.find, string.match, string.gmatch, string.gsub,
   string.reverse
+local sub = string.sub
 local concat, sort, pack, unpack, remove = table.concat, table.sort, table.pack, table.unpack, table.remove
 
 local Module = { __name = "Module" }
@@ -716,6 +717,58 @@ local function named(module, name)
   return value
 end
 
+-- Where a name of another library leads to: the module that is called so there, the prefix of its names, and a list of
+-- names below it, of what lies there one after another; nil where there is none. A class tells by
+-- _names_elsewhere(module): { name there = { name here, ... } }.
+local function known_elsewhere(self, name)
+  for _, pattern in ipairs { "[^.]+$", "[^.]+%.[^.]+$" } do -- such names have one part or two
+    local rest = match(name, pattern)
+    local prefix = rest and sub(name, 1, #name - #rest)
+    local module = prefix and named(self, prefix)
+    local names = is_module(module) and class_of(module)._names_elsewhere
+    local here = names and names(module)[rest]
+    if here then return module, prefix, here end
+  end
+end
+
+-- Put source, which the state has under another library's name, under the names of `here`.
+local function spread(state, name, source, module, prefix, here)
+  local wanted = named(module, here[1]).shape
+  for i = 2, #here do wanted[1] = wanted[1] + named(module, here[i]):size(1) end
+  if not gb.is_tensor(source) or shape_text(source) ~= concat(wanted, "x") then
+    fail(format("load_state_dict: %s is %s in the state, where the module takes a tensor of shape %s", name,
+      gb.is_tensor(source) and "of shape " .. shape_text(source) or "a " .. type(source), concat(wanted, "x")))
+  end
+  local first = 1
+  state[name] = nil
+  for _, own in ipairs(here) do
+    local count = named(module, own):size(1)
+    state[prefix .. own] = source:narrow(1, first, count)
+    first = first + count
+  end
+end
+
+-- The state with names of another library as those here. Where both are there, the others stay, and are unexpected.
+local function renamed(self, state)
+  local others, result = {}, state
+  for name in next, state do
+    if type(name) == "string" and named(self, name) == nil then others[#others + 1] = name end
+  end
+  sort(others)
+  for _, name in ipairs(others) do
+    local module, prefix, here = known_elsewhere(self, name)
+    local free = module ~= nil
+    for _, own in ipairs(here or {}) do
+      free = free and result[prefix .. own] == nil and gb.is_tensor(named(module, own))
+    end
+    if free then
+      if result == state then result = copy(state) end
+      spread(result, name, state[name], module, prefix, here)
+    end
+  end
+  return result
+end
+
 -- state[name] as what can be copied to value.
 local function checked(state, name, value)
   local source = state[name]
@@ -769,10 +822,11 @@ end
 
 method("Module:load_state_dict(state: table; strict: bool = true) -> list, list: Copy state into the module. \z
   Missing and unexpected names are an error unless strict is false; returns both lists. What is shared may come \z
-  under any of its names, or under several with the same bits. Everything is checked before anything is changed. \z
+  under any of its names, or under several with the same bits. MultiheadAttention takes PyTorch's names too \z
+  (in_proj_weight, out_proj.bias, ...). Everything is checked before anything is changed. \z
   Errors: tensors of another shape; a shared one with two values. Example: model:load_state_dict(model:state_dict())",
   function(self, state, options)
-  local plan, missing, unexpected = plan_load(self, state)
+  local plan, missing, unexpected = plan_load(self, renamed(self, state))
   if options.strict and (#missing > 0 or #unexpected > 0) then
     fail(format("load_state_dict: missing: %s; unexpected: %s (strict = false ignores this)",
       #missing > 0 and concat(missing, ", ") or "none",

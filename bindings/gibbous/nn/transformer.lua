@@ -96,6 +96,18 @@ local MultiheadAttention = layer("gb.nn.MultiheadAttention(size: size, heads: si
   end
 end, true)
 
+-- PyTorch's names, for load_state_dict. It packs the biases also where it does not pack the weights.
+function MultiheadAttention._names_elsewhere(self)
+  local names = { ["out_proj.weight"] = { "proj.weight" }, ["out_proj.bias"] = { "proj.bias" } }
+  if self.qkv then
+    names.in_proj_weight, names.in_proj_bias = { "qkv.weight" }, { "qkv.bias" }
+  else
+    for _, part in ipairs { "q_proj", "k_proj", "v_proj" } do names[part .. "_weight"] = { part .. ".weight" } end
+    names.in_proj_bias = { "q_proj.bias", "k_proj.bias", "v_proj.bias" }
+  end
+  return names
+end
+
 -- Query, key and value of x over itself, each [batch, heads, time, dim]. They are chosen before they are turned:
 -- gradients are put together in the packed layout.
 local function project_packed(self, x)
