@@ -1,5 +1,6 @@
 /* native.c - small things that the Lua half needs and recipes do not see: parameters, clocks, terminals, the table of
  * ops. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -214,7 +215,10 @@ static int command_line(lua_State *L) {
 static int shown(lua_State *L) {
   int type = lua_type(L, 1);
   lua_settop(L, 1);
-  if (type == LUA_TNUMBER) lua_tostring(L, 1);
+  if (type == LUA_TNUMBER && fabs(lua_tonumber(L, 1)) >= 1e14) {
+    char text[40];
+    lua_pushstring(L, gbl_number_text(L, 1, text, sizeof text));
+  } else if (type == LUA_TNUMBER) lua_tostring(L, 1);
   else if (type == LUA_TBOOLEAN) lua_pushstring(L, lua_toboolean(L, 1) ? "true" : "false");
   else if (type != LUA_TSTRING) lua_pushstring(L, gbl_type_name(L, 1));
   return 1;

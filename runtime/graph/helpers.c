@@ -136,8 +136,10 @@ gb_attr gb_number_of(const gb_tensor *wrapped) {
 }
 
 const char *gb_number_text(const gb_attr *number, char *buffer, size_t size) {
+  double value = number->number;
   if (number->whole) snprintf(buffer, size, "%lld", (long long)number->exact);
-  else snprintf(buffer, size, "%.14g", number->number != number->number ? fabs(number->number) : number->number);
+  else if (value == floor(value) && fabs(value) < 0x1p63) snprintf(buffer, size, "%.0f", value); /* 2^62 in full */
+  else snprintf(buffer, size, "%.14g", value != value ? fabs(value) : value);
   return buffer;
 }
 

@@ -499,6 +499,10 @@ describe("options of the wrong kind", function()
   wrong("optimizer: 'lr' must be 0 or more, got -4611686018427387904", optim.SGD, { nn.Parameter(gb.ones(2)) },
     { lr = -(1 << 62) })
   wrong("recompute: 'fn' must be a function, got 4611686018427387904", gb.recompute, 1 << 62)
+  wrong("Linear: 'inputs' must be a whole number from 1, got -4611686018427387904", nn.Linear, -2 ^ 62, 3)
+  wrong("dropout: 'p' is 4611686018427387904, it must be", F.dropout, gb.ones(2), 2 ^ 62)
+  wrong("Dropout: p lies between 0 and 1, got 4611686018427387904", nn.Dropout, 2 ^ 62)
+  wrong("Dropout: p lies between 0 and 1, got 1e+300", nn.Dropout, 1e300)
   wrong("position 3 is out of range: dimension 1 has size 2 (positions 1 .. 2, or -1 for the last). To loop, use \z
     `for i = 1, #t`",
         function() for _ in ipairs(gb.ones(2)) do end end)
