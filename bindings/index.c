@@ -112,7 +112,7 @@ static void note_picked(lua_State *L, cursor *c, int item, gb_tensor *picked) {
 }
 
 /* Is it a selection, and of which place from 0? */
-static bool is_place(lua_State *L, const cursor *c, const gb_tensor *picked, int64_t *place) {
+static bool is_place(lua_State *L, const cursor *c, gb_tensor *picked, int64_t *place) {
   if (c->tensors < 2 || picked->ndim || picked->dtype == GB_BOOL || gb_dtype_is_float((gb_dtype)picked->dtype))
     return false;
   gbl_check_status(L, gb_tensor_item(picked, NULL, place));

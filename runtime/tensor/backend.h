@@ -10,7 +10,7 @@
 #include "base/pool.h"
 #include "op_ids.h"
 
-#define GB_BACKEND_ABI 12u
+#define GB_BACKEND_ABI 13u
 
 struct gb_op_call;
 struct gb_step_call;
