@@ -69,10 +69,10 @@ static gb_status runtime_failure(gb_mover *m, int code, const char *what) {
   return GB_EDEVICE;
 }
 
-static gb_status memory_failure(gb_mover *m, size_t bytes) {
+static gb_status memory_failure(gb_mover *m, size_t bytes, const char *what) {
   int code = gb_rt_alloc_error();
-  if (code) return runtime_failure(m, code, "staging memory");
-  snprintf(m->error, sizeof m->error, "NCCL: out of memory for %zu bytes of staging", bytes);
+  if (code) return runtime_failure(m, code, what);
+  snprintf(m->error, sizeof m->error, "NCCL: out of memory for %zu bytes of %s", bytes, what);
   return GB_EMEMORY;
 }
 
@@ -106,7 +106,7 @@ static gb_status need_staging(gb_mover *m, size_t bytes) {
   n->pinned = gb_rt_host_alloc(n->room);
   n->staged = gb_rt_alloc(n->room);
   if (n->pinned && n->staged) return GB_OK;
-  gb_status status = memory_failure(m, n->room);
+  gb_status status = memory_failure(m, n->room, "staging memory");
   close_staging(n);
   return status;
 }
@@ -256,7 +256,7 @@ static bool holds(gb_mover *m, const void *data) { return enter(m) == GB_OK && g
 static void *take(gb_mover *m, size_t bytes) {
   if (enter(m) != GB_OK) return NULL;
   void *memory = gb_rt_alloc(bytes);
-  if (!memory) memory_failure(m, bytes);
+  if (!memory) memory_failure(m, bytes, "the device, for sums");
   return memory;
 }
 

@@ -404,6 +404,20 @@ void gb_pool_free(gb_pool *pool, gb_block *block) {
 
 void *gb_block_data(const gb_block *block) { return block->data; }
 size_t gb_block_bytes(const gb_block *block) { return block->bytes; }
+static gb_block *find(const gb_pool *pool, const void *data) {
+  for (const segment *s = pool->segments; s; s = s->next)
+    for (gb_block *block = s->first; block; block = block->after)
+      if (block->used && block->data == data) return block;
+  return NULL;
+}
+
+gb_block *gb_pool_find(gb_pool *pool, const void *data) {
+  lock(pool);
+  gb_block *block = find(pool, data);
+  unlock(pool);
+  return block;
+}
+
 bool gb_block_is_from(const gb_block *block, const gb_pool *pool) { return block->segment->pool == pool; }
 
 void gb_pool_set_category(gb_pool *pool, gb_block *block, gb_memory_category category) {

@@ -39,6 +39,8 @@ void gb_pool_free(gb_pool *pool, gb_block *block); /* returns it to the pool tha
                                                       one */
 void *gb_block_data(const gb_block *block);
 size_t gb_block_bytes(const gb_block *block);     /* as counted: padded */
+/* The block in use whose memory begins there, or NULL: for memory that goes by its address. It looks at all blocks. */
+gb_block *gb_pool_find(gb_pool *pool, const void *data);
 bool gb_block_is_from(const gb_block *block, const gb_pool *pool);
 /* Move a block's bytes to another category. */
 void gb_pool_set_category(gb_pool *pool, gb_block *block, gb_memory_category category);

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE /* sched_yield */
 #include "dist/comm.h"
 
+#include "dist/near.h"
 #include "dist/progress.h"
 #include "tensor/counted.h"
 #include "tensor/tensor.h"
@@ -14,25 +15,18 @@
 #include <string.h>
 #include <time.h>
 
-/* memory: the host's, or so many bytes on a device. */
+/* memory: the host's, or so many bytes on a device, at near. */
 struct gb_kept {
   struct gb_kept *next;
   void *memory;
   gb_tensor *tensor;
-  gb_context *context;
-  gb_device device;
+  gb_near near;
   size_t bytes;
 };
 
-static void free_near(gb_context *context, gb_device device, void *memory, size_t bytes) {
-  const gb_backend *backend = gb_context_backend(context, device);
-  backend->free(backend->state, memory, bytes);
-  gb_context_uncount(context, bytes);
-}
-
 /* No message can reach it any more. */
-static void let_go_of(const struct gb_kept *kept) {
-  if (kept->bytes) free_near(kept->context, kept->device, kept->memory, kept->bytes);
+static void let_go_of(gb_comm *job, const struct gb_kept *kept) {
+  if (kept->bytes) gb_near_give(&kept->near, job, kept->memory, kept->bytes);
   else gb_counted_free(kept->memory);
   gb_tensor_release(kept->tensor);
 }
@@ -53,6 +47,11 @@ gb_status gb_comm_new(gb_context *context, const gb_transport *transport, double
                      .local_rank = transport->local_rank < 0 ? transport->rank : transport->local_rank,
                      .serial = atomic_fetch_add(&jobs, 1) + 1 };
   comm->friends.before = comm->friends.after = &comm->friends;
+  if (gb_near_open(comm) != GB_OK) {
+    if (comm->transport.close) comm->transport.close(&comm->transport, false);
+    free(comm);
+    return GB_EMEMORY;
+  }
   if (comm->size > 1) comm->pulse = gb_pulse_begin(&comm->transport);
   *out = comm;
   return GB_OK;
@@ -98,10 +97,11 @@ void gb_comm_close(gb_comm *comm, bool clean) {
   if (clean || !comm->transport.lingers) gb_pulse_free(comm->pulse); /* else a late heartbeat may reach it */
   while (comm->kept) {
     struct gb_kept *next = comm->kept->next;
-    if (!comm->transport.lingers) let_go_of(comm->kept);
+    if (!comm->transport.lingers) let_go_of(comm, comm->kept);
     free(comm->kept);
     comm->kept = next;
   }
+  gb_near_close(comm);
   free(comm);
 }
 
@@ -208,10 +208,11 @@ void gb_comm_free(gb_comm *comm, void *memory) {
   else keep(comm->job, &(struct gb_kept){ .memory = memory });
 }
 
-void gb_comm_free_near(gb_comm *comm, gb_context *context, gb_device device, void *memory, size_t bytes) {
+void gb_comm_free_near(gb_comm *comm, const gb_near *near, void *memory, size_t bytes) {
+  gb_comm *job = comm ? comm->job : NULL;
   if (!memory) return;
-  if (!comm || !comm->job || !comm->job->broken) free_near(context, device, memory, bytes);
-  else keep(comm->job, &(struct gb_kept){ .memory = memory, .context = context, .device = device, .bytes = bytes });
+  if (!job || !job->broken) gb_near_give(near, job, memory, bytes);
+  else keep(job, &(struct gb_kept){ .memory = memory, .near = *near, .bytes = bytes });
 }
 
 bool gb_comm_is_near(const gb_comm *comm, gb_device device) {
@@ -268,15 +269,14 @@ gb_status gb_comm_begin(gb_comm *comm, const char *operation) {
   return GB_OK;
 }
 
-/* Nothing can reach its messages any more: the job is broken. */
-static void break_job(gb_comm *comm) {
+void gb_comm_break(gb_comm *comm) {
   if (comm->job) atomic_store(&comm->job->broken, true);
 }
 
 gb_status gb_comm_end(gb_comm *comm, gb_status status) {
   comm->operation = NULL;
   comm->call = 0;
-  if (status != GB_OK && comm->size > 1 && !comm->together) break_job(comm);
+  if (status != GB_OK && comm->size > 1 && !comm->together) gb_comm_break(comm);
   return status;
 }
 
@@ -343,7 +343,7 @@ gb_status gb_comm_post(gb_comm *comm, gb_tag tag, bool sends, int peer, void *da
   gb_status status = job->transport.post(&job->transport, sends, in_job(comm, peer), out->number, data, bytes,
                                          &out->message);
   if (status != GB_OK) {
-    break_job(comm);
+    gb_comm_break(comm);
     failed(comm, status, out);
   }
   gb_pulse_unlock(job->pulse);
@@ -382,7 +382,7 @@ gb_status gb_comm_look(gb_comm *comm, gb_post *posts, int count, int *left) {
   gb_pulse_lock(comm->job->pulse);
   gb_status status = look(comm, posts, count, left);
   gb_pulse_unlock(comm->job->pulse);
-  if (status != GB_OK) break_job(comm);
+  if (status != GB_OK) gb_comm_break(comm);
   return status;
 }
 
@@ -522,7 +522,7 @@ gb_status gb_comm_wait(gb_comm *comm, gb_post *posts, int count) {
     if (turn == 0) until = now + comm->timeout;
     else if (now > until) { status = too_long(comm, posts, count); break; }
   }
-  if (status != GB_OK) break_job(comm);
+  if (status != GB_OK) gb_comm_break(comm);
   end_stay(comm, &here);
   gb_pulse_lock(job->pulse);
   for (int i = 0; i < count; i++)
@@ -546,7 +546,7 @@ gb_status gb_comm_fail_near(gb_comm *comm, gb_status status) {
     if (status != GB_OK) return status;
     status = GB_EIO;
   }
-  break_job(comm);
+  gb_comm_break(comm);
   return gb_comm_fail(comm, status, "%s: rank %d at step %lld: %s", operation_of(comm), job->rank,
                       (long long)step_of(comm), error);
 }
@@ -566,7 +566,7 @@ gb_status gb_comm_settle(gb_comm *comm) {
     if (!done && turn) nap(comm, turn);
   }
   if (status == GB_OK) return GB_OK;
-  break_job(comm);
+  gb_comm_break(comm);
   gb_pulse_lock(job->pulse);
   if (end) mover->settled(mover, end, NULL);
   gb_pulse_unlock(job->pulse);
@@ -604,7 +604,7 @@ gb_status gb_comm_free_sum(gb_comm *comm, gb_dtype dtype, void *data, int64_t co
   job->traffic.bytes_summed += count * (int64_t)gb_dtype_bytes(dtype);
   gb_status status = job->transport.sum(&job->transport, dtype, data, count, &post.message);
   if (status != GB_OK) {
-    break_job(comm);
+    gb_comm_break(comm);
     failed(comm, status, &post);
   }
   gb_pulse_unlock(job->pulse);

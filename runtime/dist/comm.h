@@ -61,6 +61,7 @@ typedef struct gb_comm {
   uint32_t turns;                     /* waits of the recipe that were long enough to tell the others */
   int channels;                       /* that were given to groups, and to virtual shards */
   gb_comm_friend friends;             /* the ring of them; of a group: itself as one */
+  gb_pool *near_pool;                 /* what collectives work in on the transport's device (near.h); NULL: none */
   struct gb_kept *kept;               /* memory that messages of a broken job may still reach */
 } gb_comm;
 
@@ -83,8 +84,9 @@ void *gb_comm_take(gb_comm *comm, size_t bytes);
 void gb_comm_free(gb_comm *comm, void *memory); /* counted (gb_counted_alloc), or NULL; comm may be NULL */
 /* A message is left to itself: its memory stays as long as it may be reached. */
 void gb_comm_drop(gb_comm *comm, gb_post *post, void *memory);
-/* The same of memory on a device (near.h), so many bytes. */
-void gb_comm_free_near(gb_comm *comm, gb_context *context, gb_device device, void *memory, size_t bytes);
+/* The same of memory on a device (near.h), so many bytes. comm NULL: no message reaches it. */
+struct gb_near;
+void gb_comm_free_near(gb_comm *comm, const struct gb_near *near, void *memory, size_t bytes);
 /* Does the transport take the device's memory? */
 bool gb_comm_is_near(const gb_comm *comm, gb_device device);
 /* Let go of a tensor whose memory was sent or received; reached: a message that was left to itself may still do it. */
@@ -105,6 +107,8 @@ void gb_comm_part(gb_comm_friend *it); /* nothing where it was told, or is nobod
 gb_status gb_comm_check(gb_comm *comm, const char *operation);
 gb_status gb_comm_begin(gb_comm *comm, const char *operation);
 gb_status gb_comm_end(gb_comm *comm, gb_status status);
+/* Nothing can reach its messages any more: the job is broken, and what they may reach is kept. */
+void gb_comm_break(gb_comm *comm);
 /* The failure of a call: the context's, or a task's. */
 gb_status gb_comm_fail(gb_comm *comm, gb_status status, const char *format, ...) GB_PRINTF(3, 4);
 /* gb_poll, on any thread. */

@@ -13,20 +13,76 @@ bool gb_near_serves(const gb_context *context, const gb_comm *comm, gb_device de
 
 /* {==== Memory ==== */
 
-/* On a thread beside the context's nothing but the pool's cache can be reclaimed. */
+static void *from_driver(void *user, size_t bytes, size_t alignment) {
+  gb_comm *job = user;
+  (void)alignment; /* 256 bytes, as the pool asks */
+  gb_pulse_lock(job->pulse);
+  void *memory = job->transport.mover->take(job->transport.mover, bytes);
+  gb_pulse_unlock(job->pulse);
+  return memory;
+}
+
+/* The device is through with all that was asked of it before the driver gives memory to others. */
+static void to_driver(void *user, void *memory, size_t bytes) {
+  gb_comm *job = user;
+  const gb_backend *backend = gb_context_backend(job->context, job->context->job_device);
+  backend->free(backend->state, memory, bytes);
+}
+
+gb_status gb_near_open(gb_comm *job) {
+  gb_context *context = job->context;
+  const gb_mover *mover = job->size > 1 ? job->transport.mover : NULL;
+  if (!mover || !mover->near) return GB_OK;
+  job->near_pool = gb_pool_open(from_driver, to_driver, job, &context->budget);
+  if (!job->near_pool) return gb_fail_memory(context, 0);
+  context->job_pool = job->near_pool;
+  context->job_device = (gb_device){ GB_CUDA, (int16_t)(mover->near - 1) };
+  return GB_OK;
+}
+
+void gb_near_close(gb_comm *job) {
+  if (!job->near_pool) return;
+  job->context->job_pool = NULL;
+  gb_pool_close(job->near_pool);
+  job->near_pool = NULL;
+}
+
+/* On a thread beside the context's nothing but caches can be reclaimed. */
+static void make_room(const gb_near *near, const gb_comm *comm) {
+  if (!comm->fault) gb_context_reclaim(near->context);
+  gb_context_flush(near->context, near->device);
+}
+
+static bool is_over_limit(gb_context *context, size_t bytes) {
+  bool fits = gb_budget_take(&context->budget, bytes);
+  if (fits) gb_budget_give_back(&context->budget, bytes);
+  return !fits;
+}
+
+static void *fail_over_limit(gb_comm *comm, size_t bytes) {
+  gb_comm_fail(comm, GB_EMEMORY, "out of memory: %zu bytes of the device are over the limit", bytes);
+  return NULL;
+}
+
+static void *take_brief(const gb_near *near, gb_comm *comm, size_t bytes) {
+  gb_block *block = gb_pool_alloc(comm->job->near_pool, bytes, GB_MEM_SCRATCH);
+  if (!block) {
+    make_room(near, comm);
+    block = gb_pool_alloc(comm->job->near_pool, bytes, GB_MEM_SCRATCH);
+  }
+  if (block) return gb_block_data(block);
+  if (is_over_limit(near->context, bytes)) return fail_over_limit(comm, bytes);
+  gb_comm_fail_near(comm, GB_EMEMORY);
+  return NULL;
+}
+
 static void *take_beside(const gb_near *near, gb_comm *comm, size_t bytes) {
   gb_context *context = near->context;
-  gb_mover *mover = comm->job->transport.mover;
-  void *memory = NULL;
-  if (context->budget.limit && !gb_budget_take(&context->budget, bytes)) {
-    gb_comm_fail(comm, GB_EMEMORY, "out of memory: %zu bytes of the device are over the limit", bytes);
-    return NULL;
-  }
-  for (int turn = 0; turn < 2 && !memory; turn++) {
-    if (turn) gb_pool_flush(gb_context_pool(context, near->device));
-    gb_pulse_lock(comm->job->pulse);
-    memory = mover->take(mover, bytes);
-    gb_pulse_unlock(comm->job->pulse);
+  if (context->budget.limit && !gb_budget_take(&context->budget, bytes)) return fail_over_limit(comm, bytes);
+  void *memory = from_driver(comm->job, bytes, 256);
+  if (!memory) {
+    make_room(near, comm);
+    memory = from_driver(comm->job, bytes, 256);
   }
   if (memory) return memory;
   gb_context_uncount(context, bytes);
@@ -35,6 +91,7 @@ static void *take_beside(const gb_near *near, gb_comm *comm, size_t bytes) {
 }
 
 void *gb_near_take(const gb_near *near, gb_comm *comm, size_t bytes) {
+  if (near->brief) return take_brief(near, comm, bytes);
   if (comm && comm->fault) return take_beside(near, comm, bytes);
   gb_context *context = near->context;
   const gb_backend *backend = backend_of(near);
@@ -43,12 +100,28 @@ void *gb_near_take(const gb_near *near, gb_comm *comm, size_t bytes) {
   void *memory = backend->alloc(backend->state, bytes, 256);
   if (!memory && context->error_code == GB_OK) {
     gb_context_reclaim(context);
+    gb_context_flush(context, near->device);
     memory = backend->alloc(backend->state, bytes, 256);
     if (!memory && context->error_code == GB_OK)
       gb_fail(context, GB_EMEMORY, "out of memory on the device: %zu bytes are needed for sums of gradients", bytes);
   }
   if (!memory) gb_context_uncount(context, bytes);
   return memory;
+}
+
+/* Too much that lies idle goes back to the driver. */
+static void give_brief(gb_pool *pool, void *memory) {
+  gb_memory_stats now;
+  gb_pool_free(pool, gb_pool_find(pool, memory));
+  gb_pool_stats(pool, &now);
+  if (now.reserved - now.current_total > GB_NEAR_IDLE_MOST) gb_pool_flush(pool);
+}
+
+void gb_near_give(const gb_near *near, gb_comm *job, void *memory, size_t bytes) {
+  const gb_backend *backend = backend_of(near);
+  if (near->brief) { give_brief(job->near_pool, memory); return; }
+  backend->free(backend->state, memory, bytes);
+  gb_context_uncount(near->context, bytes);
 }
 
 /* ====} */

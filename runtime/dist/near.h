@@ -10,9 +10,13 @@
 #include "dist/comm.h"
 #include "tensor/tensor.h"
 
-typedef struct gb_near { gb_context *context; gb_device device; bool moves; } gb_near;
+/* brief: of a call that moves from its beginning, and gives all memory back at its end, when the device is through with
+ * it. Such memory comes from a pool of the job, on any thread. From the context's pool it may not: what is freed there
+ * may be in use by kernels that the context has launched, which come before its next user in their order alone. */
+typedef struct gb_near { gb_context *context; gb_device device; bool moves, brief; } gb_near;
 
 enum { GB_NEAR_LEAST = 1024 };        /* bytes of a collective's tensor: less goes through the host, with a packet */
+enum { GB_NEAR_IDLE_MOST = 1 << 30 }; /* bytes that lie idle in the job's pool between two calls */
 
 /* Can gradients of this device be added up there? comm NULL: one process. */
 bool gb_near_serves(const gb_context *context, const gb_comm *comm, gb_device device);
@@ -25,6 +29,16 @@ gb_status gb_near_reduce(const gb_near *near, gb_comm *comm, gb_reduction reduct
 gb_status gb_near_clear(const gb_near *near, gb_comm *comm, void *data, size_t bytes);
 /* While it moves. */
 gb_status gb_near_copy(const gb_near *near, gb_comm *comm, void *to, const void *from, size_t bytes);
+
+/* {---- the job's pool ---- */
+
+/* Its memory counts as the context's. Nothing where the transport takes the memory of no device. */
+gb_status gb_near_open(gb_comm *job);
+void gb_near_close(gb_comm *job);     /* no task runs any more, and no message reaches what was taken */
+/* Memory goes back to where it came from; job NULL: it is not brief. */
+void gb_near_give(const gb_near *near, gb_comm *job, void *memory, size_t bytes);
+
+/* ----} */
 
 /* {---- on the context's thread ---- */
 

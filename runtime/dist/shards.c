@@ -181,7 +181,7 @@ static bool is_joined(const gb_shards *s) { return s->comm && s->job == serial_o
 /* No message reaches what is held. */
 static void free_held(const unit *u, void *leaf) {
   if (!u->lane.near) gb_counted_free(leaf);
-  else gb_comm_free_near(NULL, u->near.context, u->near.device, leaf, gb_lane_bytes(&u->lane));
+  else gb_comm_free_near(NULL, &u->near, leaf, gb_lane_bytes(&u->lane));
 }
 
 /* What is held goes. */
@@ -285,7 +285,7 @@ static void find_device(gb_shards *s, int k) {
   for (int i = u->low; i <= u->high; i++)
     if (s->spots[i].unit == k && s->planted[i].near != near) near = 0;
   if (u->lane.count == 0) near = 0;
-  u->near = (gb_near){ s->context, { GB_CUDA, (int16_t)(near - 1) }, false };
+  u->near = (gb_near){ .context = s->context, .device = { GB_CUDA, (int16_t)(near - 1) } };
   u->lane.near = near ? &u->near : NULL;
 }
 

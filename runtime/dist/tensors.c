@@ -115,7 +115,7 @@ static gb_status settle_device(gb_handle *h) { return gb_synchronize(h->context,
 static gb_status read_near(gb_handle *h, bool gives) {
   const gb_tensor *like = h->call.tensor;
   GB_TRY(gb_tensor_new(h->context, h->lane.dtype, like->ndim, like->shape, like->storage->device, &h->near));
-  h->place = (gb_near){ h->context, like->storage->device, true };
+  h->place = (gb_near){ h->context, like->storage->device, true, true };
   h->lane.near = &h->place;
   if (gives) GB_TRY(copy_over(h, h->near, h->call.tensor));
   return settle_device(h);
@@ -164,8 +164,7 @@ static gb_status finish_broadcast(gb_handle *h) { return h->rank == h->call.peer
 
 static gb_status prepare_reduce(gb_handle *h) { return read_values(h, true); }
 static gb_status run_reduce(gb_handle *h, gb_comm *comm) {
-  GB_TRY(gb_comm_all_reduce(comm, &h->lane, data_of(h)));
-  return h->near ? gb_comm_settle(comm) : GB_OK;
+  return gb_comm_all_reduce(comm, &h->lane, data_of(h));
 }
 static gb_status finish_reduce(gb_handle *h) {
   if (h->call.op == GB_DIST_MEAN && h->near) GB_TRY(divide_near(h, h->near));
@@ -239,8 +238,7 @@ static gb_status prepare_scatter(gb_handle *h) {
 }
 static void *part_data(const gb_handle *h) { return h->near_all ? gb_data(h->near_all) : h->more; }
 static gb_status run_scatter(gb_handle *h, gb_comm *comm) {
-  GB_TRY(gb_comm_reduce_scatter(comm, &h->lane, data_of(h), part_data(h)));
-  return h->near ? gb_comm_settle(comm) : GB_OK;
+  return gb_comm_reduce_scatter(comm, &h->lane, data_of(h), part_data(h));
 }
 static gb_status finish_scatter(gb_handle *h) {
   if (h->call.op == GB_DIST_MEAN && h->near) GB_TRY(divide_near(h, h->near_all));

@@ -102,7 +102,7 @@ void gb_tree_reset(gb_tree *tree) {
 
 void gb_tree_drop(gb_tree *tree, void *leaf) {
   const gb_near *near = tree->lane.near;
-  if (near) gb_comm_free_near(tree->comm, near->context, near->device, leaf, gb_lane_bytes(&tree->lane));
+  if (near) gb_comm_free_near(tree->comm, near, leaf, gb_lane_bytes(&tree->lane));
   else gb_comm_free(tree->comm, leaf);
 }
 
@@ -511,6 +511,15 @@ gb_status gb_tree_finish_pieces(gb_tree *tree, const gb_piece *pieces, int64_t c
 
 /* {==== Where each rank is a leaf ==== */
 
+/* The device is through with what was asked of it, so that the memory may go to others, on any thread: or else the job
+ * is broken, and keeps it. */
+static gb_status settle(gb_comm *comm, const gb_lane *lane, gb_status status) {
+  if (!lane->near) return status;
+  if (status == GB_OK) status = gb_comm_settle(comm);
+  if (status != GB_OK) gb_comm_break(comm);
+  return status;
+}
+
 gb_status gb_comm_all_reduce(gb_comm *comm, const gb_lane *lane, void *data) {
   gb_tree tree;
   void *sum = NULL;
@@ -523,6 +532,7 @@ gb_status gb_comm_all_reduce(gb_comm *comm, const gb_lane *lane, void *data) {
   else gb_tree_spare(&tree, leaf);
   if (status == GB_OK) status = gb_tree_finish(&tree, &sum);
   if (status == GB_OK) status = copy(comm, lane, data, sum, gb_lane_bytes(lane));
+  status = settle(comm, lane, status);
   gb_tree_free(&tree);
   return status;
 }
@@ -545,13 +555,13 @@ gb_status gb_comm_reduce_scatter(gb_comm *comm, const gb_lane *lane, void *data,
   if (bytes == 0) return GB_OK;
   if (!is_power_of_two(comm->size)) {
     GB_TRY(gb_comm_all_reduce(comm, lane, data));
-    return copy(comm, lane, out, (char *)data + (size_t)comm->rank * part, part);
+    return settle(comm, lane, copy(comm, lane, out, (char *)data + (size_t)comm->rank * part, part));
   }
   gb_tree tree;
   gb_tree_begin(&tree, comm->context, comm, lane, comm->size);
   void *work = gb_tree_leaf(&tree);
   if (!work) return GB_EMEMORY;
-  gb_status status = scatter_evenly(comm, lane, data, work, out);
+  gb_status status = settle(comm, lane, scatter_evenly(comm, lane, data, work, out));
   gb_tree_drop(&tree, work);
   return status;
 }

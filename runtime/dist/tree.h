@@ -70,7 +70,7 @@ int gb_tree_owner(const gb_tree *tree, int64_t leaf);
 void gb_tree_reset(gb_tree *tree);
 void gb_tree_free(gb_tree *tree);
 
-/* Each rank is a leaf: data becomes the sum, in place. */
+/* Each rank is a leaf: data becomes the sum, in place. On a device, too, it is there on return. */
 gb_status gb_comm_all_reduce(gb_comm *comm, const gb_lane *lane, void *data);
 /* As many equal parts as ranks: part r of the sum comes to rank r, into out. data is lost. */
 gb_status gb_comm_reduce_scatter(gb_comm *comm, const gb_lane *lane, void *data, void *out);

@@ -184,6 +184,12 @@ void gb_context_reclaim(gb_context *context) {
   gb_pool_flush(context->pool[GB_CPU]);
 }
 
+void gb_context_flush(gb_context *context, gb_device device) {
+  gb_pool *pool = gb_context_pool(context, device), *jobs = gb_context_job_pool(context, device);
+  if (pool) gb_pool_flush(pool);
+  if (jobs) gb_pool_flush(jobs);
+}
+
 gb_status gb_context_expect(gb_context *context, uint64_t amount) {
   size_t limit = context->budget.limit;
   if (!limit || amount <= limit) return GB_OK;
@@ -198,7 +204,7 @@ gb_block *gb_context_alloc(gb_context *context, gb_device device, size_t bytes, 
   gb_block *block = gb_pool_alloc(pool, bytes, category);
   if (!block) { /* try once more, after garbage was collected and the cache emptied */
     reclaim(context);
-    if (!context->capturing) gb_pool_flush(pool);
+    if (!context->capturing) gb_context_flush(context, device);
     atomic_store(&context->budget.refused, false);
     context->error_code = GB_OK;
     block = gb_pool_alloc(pool, bytes, category);
@@ -221,17 +227,23 @@ static void add_stats(gb_memory_stats *to, const gb_memory_stats *one) {
   to->system_allocations += one->system_allocations;
 }
 
+static void add_stats_of(gb_memory_stats *to, gb_pool *pool) {
+  gb_memory_stats one;
+  gb_pool_stats(pool, &one);
+  add_stats(to, &one);
+}
+
 void gb_memory_get_device_stats(gb_context *context, gb_device device, gb_memory_stats *out) {
   if (!out) return;
   memset(out, 0, sizeof *out);
   if (!context) return;
   gb_pool *pool = gb_is_device(device) ? gb_context_pool(context, device) : NULL;
+  gb_pool *jobs = gb_context_job_pool(context, device);
   if (pool) gb_pool_stats(pool, out);
+  if (jobs) add_stats_of(out, jobs);
   for (gb_graph_pool *g = context->graph_pools; g; g = g->next) {
-    gb_memory_stats one;
     if (g->pool == pool || g->device.type != device.type || g->device.index != device.index) continue;
-    gb_pool_stats(g->pool, &one);
-    add_stats(out, &one);
+    add_stats_of(out, g->pool);
   }
 }
 
@@ -258,6 +270,7 @@ void gb_memory_reset_peaks(gb_context *context) {
   if (!context) return;
   for (int i = 0; i < GB_DEVICE_SLOTS; i++)
     if (context->pool[i]) gb_pool_reset_peaks(context->pool[i]);
+  if (context->job_pool) gb_pool_reset_peaks(context->job_pool);
   for (gb_graph_pool *g = context->graph_pools; g; g = g->next) gb_pool_reset_peaks(g->pool);
 }
 
@@ -266,7 +279,7 @@ void gb_memory_empty_cache(gb_context *context) {
   gb_cells_flush(&context->cells);
   if (context->capturing) return; /* captured launches hold addresses of memory that nothing else refers to */
   for (int i = 0; i < GB_DEVICE_SLOTS; i++)
-    if (context->pool[i]) gb_pool_flush(context->pool[i]);
+    if (context->pool[i]) gb_context_flush(context, gb_slot_device(i));
   for (gb_graph_pool *g = context->graph_pools; g; g = g->next) gb_pool_flush(g->pool);
 }
 

@@ -66,6 +66,9 @@ struct gb_context {
                                               tensors */
   struct gb_graph_pool *graph_pools;       /* of captured graphs, their devices' memory too; they live as long as the
                                               context */
+  gb_pool *job_pool;                       /* of a device's memory that the collectives of a job work in, on any thread;
+                                              NULL: none. With: */
+  gb_device job_device;
   bool capturing;                          /* launches are recorded and do not run: values are not there, and memory
                                               goes back to no device */
   gb_backend *backend[GB_DEVICE_SLOTS];
@@ -200,6 +203,13 @@ void *gb_counted_resize(gb_context *context, void *block, size_t bytes);
 void gb_counted_free(void *block);                 /* NULL is fine; any thread */
 /* Let go of what can go: garbage of the language on top, and the pool's cache. */
 void gb_context_reclaim(gb_context *context);
+/* Give the device back what is cached of its memory. */
+void gb_context_flush(gb_context *context, gb_device device);
+/* The pool beside the context's own that holds memory of this device for a job, or NULL. */
+static inline gb_pool *gb_context_job_pool(const gb_context *context, gb_device device) {
+  bool is_its = context->job_device.type == device.type && context->job_device.index == device.index;
+  return is_its ? context->job_pool : NULL;
+}
 /* Fail where so many elements, or bytes, are more than the limit on tensor bytes allows at all: work on them would be
  * without bounds. */
 gb_status gb_context_expect(gb_context *context, uint64_t amount);

@@ -323,12 +323,25 @@ int gb_rt_select(int index) {
   return code;
 }
 
+static size_t most_memory(void) {
+  static const char *text = getenv("GIBBOUS_CUDA_MEMORY");
+  return text ? (size_t)strtoull(text, NULL, 10) : (size_t)8 << 30;
+}
+
+/* Of the device that is selected. Under the lock. */
+static size_t memory_in_use(void) {
+  size_t bytes = 0;
+  for (auto &b : device.blocks)
+    if (b.second.device == current) bytes += b.second.bytes;
+  return bytes;
+}
+
 int gb_rt_properties(int index, gb_device_properties *out) {
   if (int code = check_device(index)) return code;
   *out = {};
   strcpy(out->name, "emulated on the CPU");
   out->multiprocessors = 4; /* so that kernels sized by it run more than one block */
-  out->memory = (size_t)8 << 30;
+  out->memory = most_memory();
   out->shared_per_block = 48 << 10;
   out->shared_most = GB_EMULATED_SHARED;
   return DONE;
@@ -336,9 +349,8 @@ int gb_rt_properties(int index, gb_device_properties *out) {
 
 int gb_rt_memory(size_t *available, size_t *total) {
   holding hold(device.lock);
-  *available = *total = (size_t)8 << 30;
-  for (auto &b : device.blocks)
-    if (b.second.device == current) *available -= b.second.bytes;
+  *total = most_memory();
+  *available = *total - memory_in_use();
   return DONE;
 }
 
@@ -351,14 +363,24 @@ static thread_local int alloc_code;
 
 int gb_rt_alloc_error(void) { return alloc_code; }
 
+/* A line for each block that the driver gives. Under the lock. */
+static void note_allocation(size_t bytes) {
+  static const char *name = getenv("GIBBOUS_CUDA_ALLOCATION_FILE");
+  static FILE *file = name ? fopen(name, "a") : NULL;
+  if (!file) return;
+  fprintf(file, "%zu\n", bytes);
+  fflush(file);
+}
+
 /* Fresh memory holds rubbish, NaN in every float format. */
 void *gb_rt_alloc(size_t bytes) {
   void *data;
   alloc_code = gb_machine_broken();
   if (alloc_code) return NULL;
-  if (posix_memalign(&data, 256, bytes ? bytes : 1)) return NULL;
-  memset(data, 0xff, bytes);
   holding hold(device.lock);
+  if (bytes > most_memory() - memory_in_use() || posix_memalign(&data, 256, bytes ? bytes : 1)) return NULL;
+  memset(data, 0xff, bytes);
+  note_allocation(bytes);
   device.blocks[(char *)data] = { bytes, current };
   gb_traffic_block(data, bytes, true);
   if (!device.open) poison_block((char *)data, bytes, true);

@@ -34,6 +34,14 @@ for master in 127.0.0.1 ::1 localhost; do
 done
 master=localhost
 
+# a device of 100 MB, and what its driver is asked for
+for n in 2 $most; do
+  GIBBOUS_CUDA_MEMORY=100000000 run "$n" sh -c 'GIBBOUS_CUDA_ALLOCATION_FILE=$0.$RANK exec "$@"' "$folder/given" \
+    "$gibbous" "$dist/near_memory.lua"
+  check "near_memory.lua on $n ranks" '[ $bad = 0 ]'
+  rm -f "$folder"/given.*
+done
+
 GIBBOUS_TEST_DEVICE=cuda run 2 "$gibbous" "$dist/optimizers.lua"
 check "optimizers.lua with parameters of GPUs" '[ $bad = 0 ]'
 
