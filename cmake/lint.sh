@@ -26,6 +26,10 @@ floor watch 'base|tensor|graph|ops|step|watch'
 floor io 'base|tensor|graph|io'
 floor data 'base|tensor|graph|data|io'
 rows=$(grep -nE '^#include "[a-z_]+/' cuda/*.cu cuda/*.cuh | grep -vE '#include "(cuda|base)/'); [ -z "$rows" ] || report 'kernel files know cuda/ and base/ only:' "$rows"
+# Behind device.cuh, which every .cuh includes: before it, nvcc makes no loads of 16 bytes of those in norm.cu.
+rows=$(awk 'FNR == 1 { seen = 0 } /^#include "cuda\/[a-z_]+\.cuh"/ { seen = 1 }
+            /^#include "base\/numerics\.h"/ && !seen { print FILENAME ":" FNR ": " $0 }' cuda/*.cu cuda/*.cuh)
+[ -z "$rows" ] || report 'base/numerics.h before device.cuh:' "$rows"
 rows=$(grep -nE '^#include "[a-z_]+/' cuda/*.c cuda/*.h | grep -vE '#include "((cuda|base|tensor|graph|ops)/|dist/transport.h")'); [ -z "$rows" ] || report 'cuda/ may include only cuda|base|tensor|graph|ops and dist/transport.h:' "$rows"
 rows=$(grep -nE '^#include "[a-z_]+/' mpi/*.c | grep -vE '#include "dist/transport.h"'); [ -z "$rows" ] || report 'mpi/ may include only dist/transport.h:' "$rows"
 rows=$(grep -lE '#include *<mpi' runtime/*/*.[ch] runtime/*.[ch] bindings/*.[ch] repl/*.[ch] cuda/*); [ -z "$rows" ] || report 'MPI headers outside mpi/:' "$rows"
