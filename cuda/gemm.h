@@ -50,9 +50,12 @@ typedef struct gb_gemm {
 } gb_gemm;
 
 /* Can the library fuse this product's epilogue? GELU and its slope want 16 bits, and aux in rows of a multiple of 8
- * elements, and the slope sums of more than one product; sums of rows want a to lie column after column. */
+ * elements, and the slope sums of more than one product; sums of rows want a to lie column after column. A bias, and
+ * sums, begin at a multiple of 16 bytes: the kernels of some versions load them by so many, which no preference tells
+ * (Marian, src/tensors/gpu/prod.cpp, met it on an A100). */
 static inline bool gb_gemm_fuses(const gb_gemm *gemm) {
   bool short_floats = gb_is_16bit(gemm->dtype);
+  if (((uintptr_t)gemm->bias | (uintptr_t)gemm->sums) % 16) return false;
   if (gemm->dtype == GB_FLOAT64) return gemm->epilogue == GB_GEMM_PLAIN && !gemm->bias;
   if (gemm->epilogue == GB_GEMM_ROW_SUMS)
     return gemm->a.row_stride == 1 && gemm->a.column_stride >= gemm->m && gemm->m > 1 && gemm->k > 1;

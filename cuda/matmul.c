@@ -85,11 +85,12 @@ gb_status gb_product_prepare(gb_cuda_call *call, gb_gemm_matrix *matrix, int64_t
   return prepare_batch(call, matrix, rows, columns, dtype, 0, NULL, NULL);
 }
 
-/* A bias as the library reads it: dense, in dtype. */
+/* A bias as the library reads it: dense, in dtype, from a multiple of 16 bytes on (gb_gemm_fuses). */
 static gb_status prepare_bias(gb_cuda_call *call, const gb_cuda_tensor *bias, gb_dtype dtype, const void **out) {
   gb_cuda_tensor copy;
   *out = bias->data;
-  if (bias->dtype == dtype && (bias->stride[0] == 1 || bias->shape[0] == 1)) return GB_OK;
+  bool is_dense = (bias->stride[0] == 1 || bias->shape[0] == 1) && (uintptr_t)bias->data % 16 == 0;
+  if (bias->dtype == dtype && is_dense) return GB_OK;
   GB_TRY(dense_copy(call, bias, dtype, &copy));
   *out = copy.data;
   return GB_OK;

@@ -18,6 +18,7 @@
 #include "machine.h"
 
 #define VERSION 1
+#define STRICT_ALIGN 16                /* of the vector beside a product, and of what one algorithm wants */
 
 struct cublasLtContext { char opened; };
 struct stand_in_product {
@@ -159,6 +160,7 @@ static bool read_product(const struct stand_in_product *p, const struct stand_in
       a->type == b->type && (d->type == a->type || (short_in && out->dtype == GB_FLOAT32)) &&
       (p->compute == CUBLAS_COMPUTE_64F) == wide && (p->scale == CUDA_R_64F) == wide &&
       (!out->tf32 || out->a.dtype == GB_FLOAT32) && (!biased || p->bias) && (!has_aux || p->aux) &&
+      ((uintptr_t)out->bias | (uintptr_t)out->sums) % STRICT_ALIGN == 0 &&
       (epilogue != CUBLASLT_EPILOGUE_BGRADB || out->sums) && (!has_aux || p->aux_ld == d->ld) &&
       d->batch >= 1 && d->batch <= GB_GEMM_BATCH && (d->batch == 1 || epilogue == CUBLASLT_EPILOGUE_DEFAULT) &&
       gb_gemm_fuses(out);
@@ -170,7 +172,6 @@ static bool read_product(const struct stand_in_product *p, const struct stand_in
 
 enum { ROUGH, GREEDY, PLAIN, ALIGNED, ALGORITHMS };
 #define MARK 0x6c626361u               /* the library's, in the first word; the number is in the second */
-#define STRICT_ALIGN 16
 
 static cublasLtMatmulAlgo_t algorithm_of(uint64_t number) { return (cublasLtMatmulAlgo_t){ { MARK, number } }; }
 

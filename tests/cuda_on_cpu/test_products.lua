@@ -108,6 +108,15 @@ describe("linear", function()
       randn("float32", 4, 3, 10), randn("float32", 6, 10),
       randn("float32", 12))
   end)
+  it("a bias that does not begin at a multiple of 16 bytes, which the library's kernels would fault at", function()
+    for _, dtype in ipairs(dtypes) do
+      for _, activation in ipairs { "none", "relu", "gelu_tanh" } do
+        local function layer(x, w, b) return F.linear(x, w, b[{ { 2, -1 } }], { activation = activation }) end
+        expect_gradients_alike(layer, dtype, randn(dtype, 5, 24), (randn(dtype, 16, 24) * 0.3):to(dtype),
+          randn(dtype, 17))
+      end
+    end
+  end)
 end)
 
 describe("mlp", function()
