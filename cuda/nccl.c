@@ -260,18 +260,23 @@ static void *take(gb_mover *m, size_t bytes) {
   return memory;
 }
 
-static gb_status copy(gb_mover *m, void *to, const void *from, size_t bytes, gb_copy_kind kind) {
-  GB_TRY(enter(m));
-  int code = bytes ? gb_rt_copy(((gb_nccl *)m->state)->stream, to, from, bytes, kind) : 0;
-  return code ? runtime_failure(m, code, "a copy on the device") : GB_OK;
+/* What was launched on the stream may have failed to. */
+static gb_status launched(gb_mover *m) {
+  const char *kernel = NULL;
+  int code = gb_rt_launch_error(&kernel);
+  return code ? runtime_failure(m, code, kernel ? kernel : "an earlier kernel") : GB_OK;
 }
 
 static gb_status put(gb_mover *m, void *to, const void *host, size_t bytes) {
-  return copy(m, to, host, bytes, GB_COPY_TO_DEVICE);
+  GB_TRY(enter(m));
+  gb_cuda_put_bytes(((gb_nccl *)m->state)->stream, to, host, bytes);
+  return launched(m);
 }
 
 static gb_status copy_near(gb_mover *m, void *to, const void *from, size_t bytes) {
-  return copy(m, to, from, bytes, GB_COPY_ON_DEVICE);
+  GB_TRY(enter(m));
+  int code = bytes ? gb_rt_copy(((gb_nccl *)m->state)->stream, to, from, bytes, GB_COPY_ON_DEVICE) : 0;
+  return code ? runtime_failure(m, code, "a copy on the device") : GB_OK;
 }
 
 static gb_status clear(gb_mover *m, void *data, size_t bytes) {
@@ -282,11 +287,9 @@ static gb_status clear(gb_mover *m, void *data, size_t bytes) {
 
 static gb_status reduce(gb_mover *m, gb_reduction reduction, gb_dtype dtype, void *to, const void *left,
                         const void *right, int64_t count) {
-  const char *kernel = NULL;
   GB_TRY(enter(m));
   gb_cuda_join_pairs(((gb_nccl *)m->state)->stream, reduction, dtype, to, left, right, count);
-  int code = gb_rt_launch_error(&kernel);
-  return code ? runtime_failure(m, code, kernel ? kernel : "an earlier kernel") : GB_OK;
+  return launched(m);
 }
 
 static gb_status follow_mark(gb_mover *m, void *mark) {

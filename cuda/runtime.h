@@ -47,8 +47,9 @@ int gb_rt_alloc_error(void);
 int gb_rt_stream_open(gb_stream *out);
 void gb_rt_stream_close(gb_stream stream);
 int gb_rt_synchronize(gb_stream stream); /* waits */
-/* Ordered on the stream. Host memory that is not pinned has been read when a copy to the device returns; a copy to the
- * host waits, and fails while the stream captures. Pinned memory is read and written some time later. */
+/* Ordered on the stream. Host memory that is not pinned has been read when a copy to the device returns, which may
+ * wait; a copy to the host waits, and fails while the stream captures. Pinned memory is read and written some time
+ * later. */
 int gb_rt_copy(gb_stream stream, void *to, const void *from, size_t bytes, gb_copy_kind kind);
 /* From the memory of one device to another's, on a stream of either; neither host waits. */
 int gb_rt_copy_peer(gb_stream stream, void *to, int to_device, const void *from, int from_device, size_t bytes);

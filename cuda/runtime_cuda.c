@@ -124,8 +124,12 @@ static bool is_only_noted(gb_stream stream, const void *host) {
 int gb_rt_copy(gb_stream stream, void *to, const void *from, size_t bytes, gb_copy_kind kind) {
   static const enum cudaMemcpyKind kinds[] = { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost,
                                                cudaMemcpyDeviceToDevice };
+  const void *host = kind == GB_COPY_TO_HOST ? to : kind == GB_COPY_TO_DEVICE ? from : NULL;
   if (kind == GB_COPY_TO_HOST && is_only_noted(stream, to)) return (int)cudaErrorStreamCaptureUnsupported;
-  return told(cudaMemcpyAsync(to, from, bytes, kinds[kind], stream));
+  int code = told(cudaMemcpyAsync(to, from, bytes, kinds[kind], stream));
+  /* of memory that is not pinned the call "might be synchronous" (CUDA runtime API, "API synchronization behavior"): it
+   * need not be where the device reads the host's pages itself */
+  return code || !host || gb_rt_is_pinned(host) ? code : told(cudaStreamSynchronize(stream));
 }
 
 int gb_rt_copy_peer(gb_stream stream, void *to, int to_device, const void *from, int from_device, size_t bytes) {

@@ -1,5 +1,8 @@
 /* cuda/sums.cu - pairs of numbers into one, for sums over processes. Reads two and writes one for each. */
 #include "cuda/sums.h"
+
+#include <string.h>
+
 #include "cuda/device.cuh"
 
 template <typename T> static GB_DEVICE T sum_of(T left, T right) { return left + right; }
@@ -27,6 +30,22 @@ template <typename T> static void reduce_of(gb_stream stream, gb_reduction reduc
                                             const void *right, int64_t count) {
   GB_LAUNCH(stream, GB_KERNEL(reduce_pairs<T>), gb_blocks(count, GB_THREADS), GB_THREADS, 0, (int)reduction, (T *)to,
             (const T *)left, (const T *)right, count);
+}
+
+/* Bytes that go along with a launch. */
+struct load { unsigned char bytes[GB_CUDA_LOAD]; };
+
+static __global__ void put_load(unsigned char *to, load from, int count) {
+  for (int i = (int)threadIdx.x; i < count; i += (int)blockDim.x) to[i] = from.bytes[i];
+}
+
+void gb_cuda_put_bytes(gb_stream stream, void *to, const void *host, size_t bytes) {
+  for (size_t done = 0; done < bytes; done += GB_CUDA_LOAD) {
+    load piece = {};
+    size_t count = bytes - done < GB_CUDA_LOAD ? bytes - done : GB_CUDA_LOAD;
+    memcpy(piece.bytes, (const char *)host + done, count);
+    GB_LAUNCH(stream, put_load, 1, GB_THREADS, 0, (unsigned char *)to + done, piece, (int)count);
+  }
 }
 
 void gb_cuda_join_pairs(gb_stream stream, gb_reduction reduction, gb_dtype dtype, void *to, const void *left,
