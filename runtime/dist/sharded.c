@@ -88,16 +88,25 @@ static gb_status pass_staged(gb_comm *comm, whole *w) {
   return status;
 }
 
+/* Where it lies on a device: what was launched there comes before, and all that was received is there after. */
+static gb_status pass_near(gb_comm *comm, const whole *w) {
+  GB_TRY(gb_synchronize(comm->context, w->vector->storage->device));
+  GB_TRY(pass_all(comm, w));
+  return gb_comm_settle(comm);
+}
+
 /* After a failure messages may still reach the slab: it stays until the job is left. */
 static gb_status gather(gb_context *context, const gb_split *split, gb_tensor *vector, const int64_t *starts) {
   gb_comm *comm;
-  bool is_near = vector->storage->device.type == GB_CPU;
-  whole w = { split, vector, starts, starts ? 1 : gb_split_blocks(vector->numel, split->size),
-              is_near ? gb_data(vector) : NULL };
+  gb_device device = vector->storage->device;
   GB_TRY(find_job(context, split, &comm));
+  bool is_near = gb_comm_is_near(comm, device), in_place = is_near || device.type == GB_CPU;
+  whole w = { split, vector, starts, starts ? 1 : gb_split_blocks(vector->numel, split->size),
+              in_place ? gb_data(vector) : NULL };
   GB_TRY(gb_comm_begin(comm, "Sharded (weights)"));
-  gb_status status = gb_comm_end(comm, is_near ? pass_all(comm, &w) : pass_staged(comm, &w));
-  if (status != GB_OK && is_near) {
+  gb_status status = gb_comm_end(comm, is_near ? pass_near(comm, &w) : in_place ? pass_all(comm, &w)
+                                                                                : pass_staged(comm, &w));
+  if (status != GB_OK && in_place) {
     gb_tensor_retain(vector);
     gb_comm_release(comm, vector, true);
   }

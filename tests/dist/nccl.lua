@@ -100,6 +100,29 @@ describe("a job over NCCL", function()
       end
     end
   end)
+  it("brings weights that a sharded optimizer steps together between the GPUs", function()
+    local function train(shares)
+      gb.manual_seed(1)
+      -- 3 numbers at the end: a run that goes with a packet
+      local net = nn.Sequential(nn.Linear(8, 700), nn.ReLU(), nn.Linear(700, 90), nn.Linear(90, 3)):to("cuda")
+      local ddp = nn.parallel.DataParallel(net, { shards = 4 })
+      local opt = gb.optim.AdamW(net:parameters(), { lr = 0.1 })
+      if shares then opt = gb.optim.Sharded(opt) end
+      for step = 1, 3 do
+        opt:zero_grad()
+        ddp:backward(function(xs, ys) return F.cross_entropy(ddp(xs), ys) end, gb.randn(24, 8, { device = "cuda" }),
+          gb.randint(0, 3, { 24 }):to("cuda"))
+        local before = dist.stats()
+        opt:step()
+        local now = dist.stats()
+        expect(now.bytes_staged):to_be(before.bytes_staged)
+        if shares and step > 1 then expect(now.bytes_direct > before.bytes_direct):to_be(true) end
+      end
+      return net:parameters()
+    end
+    local whole, shared = train(false), train(true)
+    for i, p in ipairs(whole) do expect(shared[i]:cpu()):to_equal_bits(p:cpu()) end
+  end)
   it("exchanges beside messages that other ranks are not ready for", function()
     local sum
     if rank == 0 then
