@@ -1,4 +1,5 @@
--- layers.lua - our half of the groups layers, optimizers and sorting, as measure.lua says; peer_layers.py is PyTorch's.
+-- layers.lua - our half of the groups layers, optimizers, sorting and rows, as measure.lua says; peer_layers.py has
+-- PyTorch's.
 
 local gb = require "gibbous"
 local measure = dofile("tests/bench/measure.lua")
@@ -135,6 +136,19 @@ function groups.sorting()
   case("cumsum along columns", large, 8, function() return large:cumsum(1) end)
   local flat = large:view(-1)
   case("cumsum of one row", flat, 8, function() return flat:cumsum(-1) end)
+end
+
+-- Folds, searches and softmax over few elements: along rows, and along columns.
+function groups.rows()
+  for _, n in ipairs { 2, 8, 64 } do
+    for dim, x in ipairs { gb.randn(n, (1 << 20) // n), gb.randn((1 << 20) // n, n) } do
+      for _, op in ipairs { "sum", "amax", "argmax", "var", "softmax", "log_softmax", "logsumexp" } do
+        local name = ("%s of %s of %d"):format(op, dim == 1 and "columns" or "rows", n)
+        report(name, function() x[op](x, dim):free() end)
+        floor(name, (op:find "softmax" and 8 or 4) * x:numel(), 0)
+      end
+    end
+  end
 end
 
 groups[measure.group]()

@@ -1,4 +1,4 @@
-"""peer_layers.py - PyTorch's half of the groups layers, optimizers and sorting: the cases of layers.lua by the same names."""
+"""peer_layers.py - PyTorch's half of the groups layers, optimizers, sorting and rows: the cases of layers.lua by the same names."""
 import torch
 from torch.nn import functional as F
 
@@ -90,4 +90,10 @@ def groups(report, scope, spelled):
         report("cumsum along columns", lambda: large.cumsum(0))
         report("cumsum of one row", lambda: flat.cumsum(0))
 
-    return {"layers": layers, "optimizers": optimizers, "sorting": sorting}
+    def rows():
+        for n in (2, 8, 64):
+            for dim, x in enumerate((torch.randn(n, (1 << 20) // n), torch.randn((1 << 20) // n, n))):
+                for op in ("sum", "amax", "argmax", "var", "softmax", "log_softmax", "logsumexp"):
+                    report(f"{op} of {'rows' if dim else 'columns'} of {n}", lambda: getattr(x, op)(dim))
+
+    return {"layers": layers, "optimizers": optimizers, "sorting": sorting, "rows": rows}

@@ -40,7 +40,7 @@ local function collect(command, into, order)
 end
 
 -- Groups that cases.lua lacks, and where they are.
-local files = { layers = "layers", optimizers = "layers", sorting = "layers", models = "models" }
+local files = { layers = "layers", optimizers = "layers", sorting = "layers", rows = "layers", models = "models" }
 
 local function ours(group, threads, precision)
   if group == "gpt" then
@@ -265,6 +265,7 @@ end
 function groups.layers() floored("Layers", "layers", "32-true", "bf16-mixed") end
 function groups.optimizers() floored("Optimizers, 64 MB of parameters", "optimizers", "32-true") end
 function groups.sorting() floored("Sorting and running sums", "sorting", "32-true") end
+function groups.rows() floored("Rows of few elements", "rows", "32-true") end
 
 function groups.models()
   local mine, others = {}, {}
@@ -295,6 +296,6 @@ else
 end
 if alone then print("processor time of one thread") end
 for _, name in ipairs { "start", "step", "threads", "small", "recurrent", "matmul", "memory", "clip", "layers",
-  "models", "optimizers", "sorting" } do
+  "models", "optimizers", "sorting", "rows" } do
   if next(wanted) == nil or wanted[name] then groups[name]() end
 end
