@@ -22,6 +22,7 @@ static void check(void) {
 }
 
 void output_check_at_exit(const char *program) {
+  if (isatty(STDOUT_FILENO)) return;
   name = program;
   atexit(check);
 }
