@@ -506,8 +506,8 @@ static int check_scales(lua_State *L) {
   const char *who = luaL_checkstring(L, 1);
   gb_tensor **list = gbl_check_tensors(L, 2, "gradients", "tensors", &count);
   for (int i = 0; i < count; i++)
-    if (list[i]->tag.scaler == GB_TAG_MIXED)
-      return gbl_error(L, "%s: gradient %d %s", who, i + 1, gb_mixed_tag_text(list[i]->tag));
+    if (gb_tensor_tag(list[i]).scaler == GB_TAG_MIXED)
+      return gbl_error(L, "%s: gradient %d %s", who, i + 1, gb_mixed_tag_text(gb_tensor_tag(list[i])));
   return 0;
 }
 

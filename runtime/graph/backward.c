@@ -272,17 +272,25 @@ static gb_status run_hooks(gb_context *context, gb_hook *const *hooks, gb_tensor
   return status;
 }
 
+/* The sum, which was just written, carries this tag. Where it is still zeros they are those of more. */
+static void put_tag(gb_tensor *sum, gb_grad_tag tag, const gb_tensor *more) {
+  sum->tag = tag;
+  sum->before_zero = more->before_zero;
+  sum->zeroed = gb_tensor_version(sum);
+}
+
 /* The first gradient of an adopted parameter is written, later ones are added. Where their scales differ, whoever uses
  * the sum finds out: of two networks that are trained in turn, each leaves gradients in the other that are zeroed. */
 static gb_status write_or_add(gb_context *context, gb_tensor *leaf, gb_tensor *grad) {
   gb_segment *segment = &leaf->slab->segments[leaf->segment];
-  gb_grad_tag tag = segment->has_grad ? gb_tag_of_sum(gb_tensor_tag(segment->grad), grad->tag) : grad->tag;
+  gb_grad_tag own = gb_tensor_tag(grad), tag = own;
+  if (segment->has_grad) tag = gb_tag_of_sum(gb_tensor_tag(segment->grad), own);
   bool before = gb_set_grad_enabled(context, false);
   gb_status status = segment->has_grad ? GB_RUN(context, add, NULL, .x = segment->grad, .y = grad)
                                        : GB_RUN(context, copy, NULL, .x = segment->grad, .source = grad);
   gb_set_grad_enabled(context, before);
   GB_TRY(status);
-  segment->grad->tag = tag;
+  put_tag(segment->grad, tag, grad);
   segment->has_grad = true;
   return GB_OK;
 }
@@ -300,21 +308,21 @@ static gb_status accumulate_adopted(gb_context *context, gb_tensor *leaf, gb_ten
 
 gb_status gb_accumulate_leaf(gb_context *context, gb_tensor *leaf, gb_tensor *grad, bool create_graph) {
   if (leaf->slab) return accumulate_adopted(context, leaf, grad);
-  gb_grad_tag tag = leaf->grad ? gb_tag_of_sum(gb_tensor_tag(leaf->grad), grad->tag) : grad->tag;
+  gb_grad_tag own = gb_tensor_tag(grad), tag = leaf->grad ? gb_tag_of_sum(gb_tensor_tag(leaf->grad), own) : own;
   gb_tensor *sum = NULL;
   /* Else what others hold keeps its values. */
   if (leaf->grad && !create_graph && gb_tags_agree(gb_tensor_tag(leaf->grad), tag)) {
-    leaf->grad->tag = tag;
     bool before = gb_set_grad_enabled(context, false);
     gb_status status = GB_RUN(context, add, NULL, .x = leaf->grad, .y = grad);
     gb_set_grad_enabled(context, before);
+    put_tag(leaf->grad, tag, grad);
     return status;
   }
   if (leaf->grad) GB_TRY(GB_RUN(context, add, &sum, .x = leaf->grad, .y = grad));
   else if (grad->dtype != leaf->dtype) GB_TRY(gb_op_cast(context, grad, (gb_dtype)leaf->dtype, &sum));
   else if (!create_graph && is_private(grad)) gb_tensor_retain(sum = grad); /* later sums are written into it */
   else GB_TRY(GB_RUN(context, clone, &sum, .x = grad));
-  sum->tag = tag;
+  put_tag(sum, tag, grad);
   gb_tensor_put_grad(leaf, sum);
   return GB_OK;
 }
@@ -1170,7 +1178,8 @@ static gb_status seed(walk *w, gb_tensor *tensor, gb_tensor *gradient) {
                      gb_shape_text(gradient->ndim, gradient->shape, a, sizeof a),
                      gb_shape_text(tensor->ndim, tensor->shape, b, sizeof b));
     gb_tensor_retain(first);
-    if (gradient->tag.scaler == GB_TAG_ZERO) GB_TRY(tag_gradient(context, &first, (gb_grad_tag){ 0, 0 }));
+    gb_grad_tag tag = gb_tensor_tag(gradient);
+    GB_TRY(tag_gradient(context, &first, tag.scaler == GB_TAG_ZERO ? (gb_grad_tag){ 0, 0 } : tag));
   } else {
     if (tensor->numel != 1)
       return gb_fail(context, GB_EAUTOGRAD, "backward: the tensor has shape %s; give a gradient of that shape, or "

@@ -773,7 +773,7 @@ gb_status gb_split_measure(gb_owned_slab *owned, double *numbers) {
   gb_scale_state *scale = NULL;
   memset(numbers, 0, (size_t)gb_split_numbers(owned) * sizeof *numbers);
   if (!first) return GB_OK;
-  GB_TRY(gb_optimizer_scale_of(owner->context, first->grad->tag, "DataParallel:shards", &scale));
+  GB_TRY(gb_optimizer_scale_of(owner->context, gb_tensor_tag(first->grad), "DataParallel:shards", &scale));
   owned->joined_factor = scale ? scale->inverse : 1;
   GB_TRY(gb_parts_bring(owned));
   for (int64_t b = 0; b < owned->n_parts; b++) {

@@ -383,6 +383,43 @@ describe("gradients that are zeroed by hand", function()
     scaler:step(opt)
     expect(a:tolist()[1]):to_be(0.5)
   end)
+  it("stay zeros of any scale where they are brought to an optimizer or through shards", function()
+    local a, scaler = nn.Parameter(gb.ones(2)), amp.GradScaler { init_scale = 8 }
+    local opt = optim.SGD({ a }, { lr = 0.5 })
+    a.grad = gb.ones(2):zero_()
+    scaler:scale(a:sum()):backward()
+    scaler:step(opt)
+    expect(a:tolist()[1]):to_be(0.5)
+    local net = nn.Linear(4, 1)
+    local ddp = nn.parallel.DataParallel(net, { shards = 4 })
+    opt, scaler = optim.SGD(net:parameters(), { lr = 0.1 }), amp.GradScaler { init_scale = 8 }
+    for step = 1, 3 do
+      if step > 1 then for _, p in ipairs(net:parameters()) do reset(p) end end
+      for xs in ddp:shards(gb.ones(8, 4)) do scaler:scale(ddp(xs):sum()):backward() end
+      scaler:step(opt)
+      scaler:update()
+    end
+    local b = nn.Parameter(gb.ones(2))
+    local c = nn.Parameter(b:detach()) -- the same memory
+    scaler:scale((b + c):sum()):backward()
+    scaler:update(16)
+    reset(b)
+    reset(c)
+    opt = optim.SGD({ b, c }, { lr = 0.5 })
+    scaler:scale((b + c):sum()):backward()
+    scaler:step(opt)
+  end)
+  it("keep the scale of what was written to them where another parameter gets them", function()
+    local a, b, scaler = nn.Parameter(gb.ones(2)), nn.Parameter(gb.ones(2)), amp.GradScaler { init_scale = 8 }
+    local opt = optim.SGD({ a }, { lr = 0.5 })
+    scaler:scale((a * 3 + b * 3):sum()):backward()
+    local kept = b.grad:clone()
+    reset(b)
+    b.grad:add_(kept)
+    a.grad = b.grad
+    opt:step()
+    expect(a:tolist()[1]):to_be(-0.5)
+  end)
   it("have none where no optimizer has them, and as kept gradients", function()
     local x, scaler = gb.ones(2):requires_grad_(), amp.GradScaler { init_scale = 8 }
     local y = x * 2
