@@ -31,6 +31,8 @@ gb_status gb_recompute_end(gb_node *node, gb_tensor *const *out, int n_out);
 /* While a part runs, first or again: a kernel, or the host, reads t. An error where it runs again and t has other
  * values than it had then. */
 gb_status gb_recompute_note(gb_context *context, const gb_tensor *t);
+/* The same: all elements of t were written, whatever they were. */
+void gb_recompute_wrote(gb_context *context, const gb_tensor *t);
 
 /* Called with each gradient that reaches t, in the order of registration; the id unregisters it. */
 gb_status gb_tensor_register_hook(gb_tensor *t, gb_hook_fn fn, void *user, void (*release)(void *), int64_t *id);

@@ -398,6 +398,8 @@ static gb_status check_given(const gb_op_call *call) {
 /* Success or not, memory was written. */
 static void bump_written(const gb_op_call *call) {
   if (call->in_place) gb_tensor_bump(call->in[0]);
+  if (call->in_place && (call->op == GB_OP_copy || call->op == GB_OP_fill))
+    gb_recompute_wrote(call->context, call->in[0]);
   int visible = call->given ? call->info->n_out - call->info->n_hidden : 0;
   for (int i = 0; i < visible; i++)
     if (call->given[i]) gb_tensor_bump(call->given[i]);

@@ -6,15 +6,17 @@
  * captured tensors need no edge here.
  *
  * Parameters and captured tensors must have the values that they had. So the first run notes the storages that were
- * there before it and that kernels read, with their versions, and the second compares those that it reads. What only
- * the first run does, as moving statistics along, is compared with nothing. Storages stay alive with their notes, so
+ * there before it and that kernels read, with their versions, and the second compares those that it reads and that
+ * somebody else has changed in between: what it writes itself before is as it was. What only the first run does, as
+ * moving statistics along, is compared with nothing. Storages stay alive with their notes, so
  * that none passes for another one; their memory counts as whose it was. */
 #include <stdlib.h>
 
 #include "graph/autograd.h"
 
-/* The versions in which the first run read a storage: its own changes may lie between them. */
-typedef struct reading { gb_storage *storage; uint64_t first, last; } reading;
+/* The versions in which the first run read a storage: its own changes may lie between them; and the one that it left.
+ * ours: from when the second run begins on nobody but that has changed it, or that run has written it itself. */
+typedef struct reading { gb_storage *storage; uint64_t first, last, left; bool ours; } reading;
 
 /* What a part reads. */
 typedef struct gb_reads {
@@ -76,7 +78,7 @@ static gb_status compare(gb_context *context, const gb_reads *r, const gb_tensor
   char shape[96];
   const reading *place = r->capacity ? find(r, t->storage) : NULL;
   uint64_t version = gb_tensor_version(t);
-  if (!place || !place->storage || (version >= place->first && version <= place->last)) return GB_OK;
+  if (!place || !place->storage || place->ours || (version >= place->first && version <= place->last)) return GB_OK;
   return gb_fail(context, GB_EAUTOGRAD,
                  "a %s tensor of shape %s that a recomputed function reads was changed in place since its first run "
                  "(version %llu, now %llu), so the gradient would be of other values; call backward before an "
@@ -89,6 +91,23 @@ gb_status gb_recompute_note(gb_context *context, const gb_tensor *t) {
   for (gb_reads *r = context->graph->reads; r; r = r->outer)
     GB_TRY(r->again ? compare(context, r, t) : note(context, r, t->storage));
   return GB_OK;
+}
+
+void gb_recompute_wrote(gb_context *context, const gb_tensor *t) {
+  if ((size_t)t->numel * gb_dtype_bytes((gb_dtype)t->dtype) < t->storage->bytes) return; /* there is more in it */
+  for (gb_reads *r = context->graph->reads; r; r = r->outer) {
+    reading *place = r->again && r->capacity ? find(r, t->storage) : NULL;
+    if (place && place->storage) place->ours = true;
+  }
+}
+
+/* The first run is over, or the second begins. */
+static void look_at_versions(gb_reads *r, bool again) {
+  for (size_t i = 0; i < r->capacity; i++) {
+    reading *place = &r->places[i];
+    if (place->storage && again) place->ours = place->storage->version == place->left;
+    else if (place->storage) place->left = place->storage->version;
+  }
 }
 
 static void enter(gb_context *context, gb_reads *r, bool again) {
@@ -134,6 +153,7 @@ static gb_status run_part(gb_node *node, gb_tensor *const *in, gb_tensor **out) 
   inner.grad = inner.recompute = true;
   context->modes = &inner;
   context->tf32 = p->tf32;
+  look_at_versions(&p->reads, true);
   enter(context, &p->reads, true);
   gb_status status = p->fn(context, p->user, in, out);
   leave(context, &p->reads);
@@ -188,7 +208,9 @@ gb_status gb_recompute_begin(gb_context *context, gb_tensor *const *in, int n_in
 }
 
 gb_status gb_recompute_end(gb_node *node, gb_tensor *const *out, int n_out) {
-  leave(node->context, &((part *)node->user)->reads);
+  gb_reads *reads = &((part *)node->user)->reads;
+  leave(node->context, reads);
+  look_at_versions(reads, false);
   if (n_out > GB_MAX_OUT)
     return gb_fail(node->context, GB_EINVAL, "recompute: a function has at most %d floating outputs, not %d",
                    GB_MAX_OUT, n_out);

@@ -389,4 +389,46 @@ describe("recompute without gradients", function()
   end)
 end)
 
+describe("a part that writes what it reads", function()
+  local w = gb.full({ 4 }, 3.0):requires_grad_()
+  local function gradient(fn, ...)
+    w.grad = nil
+    fn(...):sum():backward()
+    return w.grad
+  end
+  it("may do so again, where nobody else did in between", function()
+    local buffer, cache, mask = gb.zeros(4), gb.zeros(3, 4), gb.ones(4)
+    local x = gb.arange(4):float():requires_grad_()
+    local parts = {
+      function(v) buffer:copy_(v:detach()) return buffer * w end,
+      function(v) gb.no_grad(function() cache[2] = v end) return cache * w end,
+      function(v) mask:fill_(0.5) return v * mask * w end,
+      function(v) gb.no_grad(function() w:clamp_(-1, 1) end) return v * w end,
+    }
+    for _, part in ipairs(parts) do
+      expect(gradient(gb.recompute, part, x)):to_equal_bits(gradient(part, x))
+    end
+    local rows = gb.tensor({ 1, 2, 3 }, { dtype = "int64" })
+    local table_of = gb.nn.Embedding(10, 4, { max_norm = 0.5 })
+    gb.recompute(table_of, rows):sum():backward()
+    expect(table_of.weight.grad:sum():item()):to_be(12.0)
+  end)
+  it("may overwrite a place that another part has overwritten", function()
+    local buffer, x = gb.zeros(4), gb.ones(4):requires_grad_()
+    local function part(v) buffer:copy_(v:detach()) return v * buffer * w end
+    gb.no_grad(function() w:fill_(3) end)
+    gb.recompute(part, gb.recompute(part, x)):sum():backward()
+    expect(x.grad:tolist()[1]):to_be(27.0)
+  end)
+  it("is told where somebody else changed it in between", function()
+    local l = gb.nn.Linear(2, 2)
+    local y = gb.recompute(function(x)
+      gb.no_grad(function() l.weight:clamp_(-0.1, 0.1) end)
+      return l(x)
+    end, gb.ones(1, 2):requires_grad_())
+    gb.no_grad(function() l.weight:mul_(2) end)
+    expect(function() y:sum():backward() end):to_fail("was changed in place since its first run")
+  end)
+end)
+
 gb.test.finish()
