@@ -13,7 +13,6 @@
 #include "cpu/cpu.h"
 #include "base/math.h"
 #include "cpu/scratch.h"
-#include "cpu/transpose.h"
 #include "cpu/walk.h"
 #include "ops/reduce.h"
 
@@ -44,6 +43,7 @@ typedef struct reduction {
   int64_t wide;                    /* reduced positions that one load brings: side by side in memory */
   int64_t piece, pieces;           /* reduced positions in a piece */
   int64_t batch;                   /* short rows that one unit takes; 0: rows are not short */
+  gb_rows rows;                    /* these, in the order of the results */
   int64_t units, per_chunk;
   const char *center;              /* CENTERED maps: one per result, in the compute type */
   char *partial;                   /* [outer][pieces][columns] */
@@ -199,6 +199,14 @@ static void plan_columns(reduction *r) {
   for (int i = best; i < r->n_kept; i++) r->kept[i] = r->kept[i + 1];
 }
 
+/* The rows that the one reduced loop goes along, by the kept ones. */
+static void plan_rows(reduction *r) {
+  r->rows = (gb_rows){ .data = (char *)r->data, .dtype = r->dtype, .bytes = r->x_bytes, .length = r->length,
+                       .stride = r->reduced[0].stride, .count = r->outer, .n = r->n_kept > 0 ? r->n_kept : 1,
+                       .size = { 1 }, .step = { r->length } };
+  for (int i = 0; i < r->n_kept; i++) r->rows.size[i] = r->kept[i].size, r->rows.step[i] = r->kept[i].stride;
+}
+
 /* Cut the work. A lane adds up at most 64 loads in a row before the tree takes over. */
 static void plan_units(reduction *r) {
   int64_t columns = r->column.size;
@@ -218,6 +226,7 @@ static void plan_units(reduction *r) {
   r->units = r->outer * r->strips * r->pieces;
   int64_t cost = r->width * (r->length < r->piece ? r->length : r->piece);
   if (rows && r->n_reduced == 1 && r->length > 0 && r->length <= GB_STANDING) {
+    plan_rows(r);
     r->batch = GB_TILE / r->length;
     r->units = (r->outer + r->batch - 1) / r->batch;
     cost *= r->batch;
@@ -337,30 +346,11 @@ static void run_unit(const reduction *r, int64_t unit) {
               (size_t)n * r->bytes);
 }
 
-/* n short rows from `outer` on, element by element: the first of all rows, then the second, ... */
-static void stand_up(const reduction *r, int64_t outer, int64_t n, lanes *to) {
-  const axis *inner = &r->reduced[0];
-  bool side_by_side = r->n_kept <= 1 && (inner->stride == 1 || r->length == 1);
-  int64_t step = r->n_kept ? r->kept[0].stride : r->length;
-  const char *from = r->data + offset_in(r->kept, r->n_kept, outer) * (int64_t)r->x_bytes;
-  lanes rows;
-  if (!side_by_side || r->dtype != gb_lane_dtype(r->lane)) {
-    bool whole = side_by_side && step == r->length;
-    for (int64_t i = 0; i < (whole ? 1 : n); i++)
-      gb_lane_load(r->lane, (char *)&rows + (size_t)(i * r->length) * r->bytes,
-                   r->data + offset_in(r->kept, r->n_kept, outer + i) * (int64_t)r->x_bytes, r->dtype,
-                   whole ? 1 : inner->stride, whole ? n * r->length : r->length);
-    from = (const char *)&rows;
-    step = r->length;
-  }
-  gb_transpose((char *)to, n * (int64_t)r->bytes, from, step * (int64_t)r->bytes, n, r->length, r->bytes);
-}
-
 /* A batch of short rows. Their results lie side by side. */
 static void run_batch(const reduction *r, int64_t unit) {
   lanes standing, acc;
   int64_t first = unit * r->batch, n = r->outer - first < r->batch ? r->outer - first : r->batch;
-  stand_up(r, first, n, &standing);
+  gb_rows_stand(&r->rows, r->lane, first, n, &standing, n);
   for (int64_t i = 0; i < r->length && r->center; i++)
     map_lanes(r, (char *)&standing + (size_t)(i * n) * r->bytes, r->center + (size_t)first * r->bytes, n);
   if (!r->center) map_lanes(r, &standing, NULL, n * r->length);

@@ -272,13 +272,6 @@ static gb_status run_hooks(gb_context *context, gb_hook *const *hooks, gb_tensor
   return status;
 }
 
-/* The sum, which was just written, carries this tag. Where it is still zeros they are those of more. */
-static void put_tag(gb_tensor *sum, gb_grad_tag tag, const gb_tensor *more) {
-  sum->tag = tag;
-  sum->before_zero = more->before_zero;
-  sum->zeroed = gb_tensor_version(sum);
-}
-
 /* The first gradient of an adopted parameter is written, later ones are added. Where their scales differ, whoever uses
  * the sum finds out: of two networks that are trained in turn, each leaves gradients in the other that are zeroed. */
 static gb_status write_or_add(gb_context *context, gb_tensor *leaf, gb_tensor *grad) {
@@ -290,7 +283,7 @@ static gb_status write_or_add(gb_context *context, gb_tensor *leaf, gb_tensor *g
                                        : GB_RUN(context, copy, NULL, .x = segment->grad, .source = grad);
   gb_set_grad_enabled(context, before);
   GB_TRY(status);
-  put_tag(segment->grad, tag, grad);
+  gb_tensor_put_tag(segment->grad, tag, grad);
   segment->has_grad = true;
   return GB_OK;
 }
@@ -315,14 +308,14 @@ gb_status gb_accumulate_leaf(gb_context *context, gb_tensor *leaf, gb_tensor *gr
     bool before = gb_set_grad_enabled(context, false);
     gb_status status = GB_RUN(context, add, NULL, .x = leaf->grad, .y = grad);
     gb_set_grad_enabled(context, before);
-    put_tag(leaf->grad, tag, grad);
+    gb_tensor_put_tag(leaf->grad, tag, grad);
     return status;
   }
   if (leaf->grad) GB_TRY(GB_RUN(context, add, &sum, .x = leaf->grad, .y = grad));
   else if (grad->dtype != leaf->dtype) GB_TRY(gb_op_cast(context, grad, (gb_dtype)leaf->dtype, &sum));
   else if (!create_graph && is_private(grad)) gb_tensor_retain(sum = grad); /* later sums are written into it */
   else GB_TRY(GB_RUN(context, clone, &sum, .x = grad));
-  put_tag(sum, tag, grad);
+  gb_tensor_put_tag(sum, tag, grad);
   gb_tensor_put_grad(leaf, sum);
   return GB_OK;
 }

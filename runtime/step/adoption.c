@@ -153,9 +153,7 @@ static gb_status bring_gradient(gb_context *context, gb_segment *segment, gb_ten
   gb_tensor *plain;
   GB_TRY(gb_tensor_detach(grad, &plain));
   gb_status status = gb_apply_(context, GB_OP_add, (gb_tensor *[]){ segment->grad, plain }, 2, NULL);
-  segment->grad->before_zero = grad->before_zero;
-  segment->grad->zeroed = gb_tensor_version(segment->grad);
-  if (status == GB_OK) segment->grad->tag = sum;
+  if (status == GB_OK) gb_tensor_put_tag(segment->grad, sum, grad);
   gb_tensor_release(plain);
   return status;
 }

@@ -173,11 +173,16 @@ static inline gb_grad_tag gb_tensor_tag(const gb_tensor *t) {
   return t->tag.scaler == GB_TAG_ZERO && gb_tensor_version(t) != t->zeroed ? t->before_zero : t->tag;
 }
 
+/* A sum that was just written carries this tag. Where it still is zeros they are those of `more`. */
+static inline void gb_tensor_put_tag(gb_tensor *sum, gb_grad_tag tag, const gb_tensor *more) {
+  sum->tag = tag;
+  sum->before_zero = more->before_zero;
+  sum->zeroed = gb_tensor_version(sum);
+}
+
 /* Another tensor of the same values carries the same scale. */
 static inline void gb_tensor_copy_tag(gb_tensor *to, const gb_tensor *from) {
-  to->tag = gb_tensor_tag(from);
-  to->before_zero = from->before_zero;
-  to->zeroed = gb_tensor_version(to);
+  gb_tensor_put_tag(to, gb_tensor_tag(from), from);
 }
 
 static inline void gb_tensor_bump(gb_tensor *t) { t->storage->version++; }
