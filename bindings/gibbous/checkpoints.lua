@@ -258,15 +258,18 @@ Checkpoints.load = define("Checkpoints:load(parts: table, which: string = \"last
 end)
 
 -- The files of the folder from which a Trainer could go on, besides the last: { path, name, step, is_first }, those of
--- the most steps first. is_first: when it was written, nothing else had been.
+-- the most steps first, and at the end those that cannot be read, with step = -1. is_first: when it was written,
+-- nothing else had been.
 function native.runs_of(checkpoints)
   local folder, runs = private(checkpoints, "checkpoints").folder, {}
   if not native.file_exists(folder) then return runs end
   for _, name in ipairs(native.folder(folder)) do
     local path = folder .. "/" .. name
-    local tree = is_name(name) and native.tree_of(path)
+    local tree, why
+    if is_name(name) then tree, why = native.tree_of(path) end
     local step = tree and type(tree.trainer) == "table" and tree.trainer.step
     local files = tree and type(tree.checkpoints) == "table" and tree.checkpoints
+    if why then runs[#runs + 1] = { path = path, name = name, step = -1 } end
     if math_type(step) == "integer" then
       runs[#runs + 1] = { path = path, name = name, step = step, is_first = files and files.saves == 1 }
     end

@@ -157,11 +157,12 @@ local function read_states(path, names)
   return states, join(tree.extra, tensors), seed, offset
 end
 
--- The tree of a checkpoint as it stands in the file, with nothing of the tensors read; nil where the file is none, or
--- damaged.
+-- The tree of a checkpoint as it stands in the file, with nothing of the tensors read; nil where the file is none, and
+-- why where it cannot be read.
 function native.tree_of(path)
   local ok, metadata = pcall(native.load_metadata, path)
-  if not ok or metadata.format ~= FORMAT or not metadata.tree then return nil end
+  if not ok then return nil, metadata end
+  if metadata.format ~= FORMAT or not metadata.tree then return nil end
   local read, tree = pcall(json_decode, metadata.tree)
   return read and type(tree) == "table" and tree or nil
 end

@@ -222,11 +222,14 @@ end
 -- There is no last checkpoint in a folder that has others of a run: beginning anew would be a surprise.
 local function refuse_lost(files, runs)
   local names = {}
-  for i = 1, min(#runs, 5) do names[i] = format("%s (step %d)", runs[i].name, runs[i].step) end
+  for i = 1, min(#runs, 5) do
+    local is_damaged = runs[i].step < 0
+    names[i] = format(is_damaged and "%s (it cannot be read)" or "%s (step %d)", runs[i].name, runs[i].step)
+  end
   if #runs > 5 then names[6] = format("%d more", #runs - 5) end
   fail(format("Trainer: resume = true goes on from %s/last.safetensors, which is not there, but these files of a run \z
-    are: %s. Write resume = \"%s\" to go on from the newest of them, or give another folder to begin anew",
-    files.folder, concat(names, ", "), runs[1].path))
+    are: %s. %s, or give another folder to begin anew", files.folder, concat(names, ", "), runs[1].step < 0 and
+      "Bring one of them back" or format("Write resume = \"%s\" to go on from the newest of them", runs[1].path)))
 end
 
 -- Go on from the last checkpoint: its path, or nil where there is none. A run that was killed in its first save may

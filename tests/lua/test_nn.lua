@@ -280,6 +280,10 @@ describe("state_dict", function()
     expect(load { ["head.weight"] = gb.ones(2,
       3) }):to_fail("head.weight has shape 2x3 in the state, 3x2 in the module")
     expect(load { ["head.weight"] = 1 }):to_fail("head.weight is a number in the state, not a tensor")
+    local freed = gb.ones(2)
+    freed:free()
+    expect(load { ["head.weight"] = freed }):to_fail("head.weight is a tensor that was freed in the state")
+    expect(load { ["head.weight"] = gb.tensor(1.0) }):to_fail("head.weight has shape [] in the state, 3x2")
     expect(load { ["tok.weight"] = false }):to_fail("missing: tok.weight; unexpected: none")
     for _, name in ipairs { "head.bias", "blocks.1.weight", "tok.weight.x", "head", "", "_order.known",
       "again.0.bias" } do

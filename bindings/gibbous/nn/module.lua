@@ -701,7 +701,13 @@ method("Module:state_dict() -> table: Parameters and persistent buffers by name,
   return state
 end)
 
-local function shape_text(t) return concat(t.shape, "x") end
+-- What is no tensor, for an error.
+local function described(value)
+  local name = native.type_name(value)
+  return find(name, "^a ") and name or "a " .. name
+end
+
+local function shape_text(t) return t.ndim == 0 and "[]" or concat(t.shape, "x") end
 
 -- What a name leads to below module; a parameter that is shared has one for each way to it.
 local function named(module, name)
@@ -737,7 +743,7 @@ local function spread(state, name, source, module, prefix, here)
   for i = 2, #here do wanted[1] = wanted[1] + named(module, here[i]):size(1) end
   if not gb.is_tensor(source) or shape_text(source) ~= concat(wanted, "x") then
     fail(format("load_state_dict: %s is %s in the state, where the module takes a tensor of shape %s", name,
-      gb.is_tensor(source) and "of shape " .. shape_text(source) or "a " .. type(source), concat(wanted, "x")))
+      gb.is_tensor(source) and "of shape " .. shape_text(source) or described(source), concat(wanted, "x")))
   end
   local first = 1
   state[name] = nil
@@ -773,7 +779,7 @@ end
 local function checked(state, name, value)
   local source = state[name]
   if not gb.is_tensor(source) then
-    fail(format("load_state_dict: %s is a %s in the state, not a tensor", name, type(source)))
+    fail(format("load_state_dict: %s is %s in the state, not a tensor", name, described(source)))
   end
   if shape_text(source) ~= shape_text(value) then
     fail(format("load_state_dict: %s has shape %s in the state, %s in the module", name, shape_text(source),
