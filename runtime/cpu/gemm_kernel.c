@@ -329,42 +329,53 @@ static void pack(gb_lane lane, const lines *l, int64_t first, int64_t count, int
  * they lie. */
 typedef struct panel_rows { const char *data; int64_t row, step; } panel_rows;
 
-/* sum[i] += row i of a times two registers of b, along k; a's rows and its steps along k are that far apart, one of
- * them 1. */
-static inline __attribute__((always_inline)) void add_products_f32(int rows, int64_t k, const float *a, int64_t row,
-                                                                   int64_t step, const float *b, f32x sum[MR][2]) {
+/* sum[i] += row i of a times two registers of b, or the first alone, along k; a's rows and its steps along k are that
+ * far apart, one of them 1. */
+static inline __attribute__((always_inline)) void add_products_f32(int rows, bool both, int64_t k, const float *a,
+                                                                   int64_t row, int64_t step, const float *b,
+                                                                   f32x sum[MR][2]) {
   for (int64_t p = 0; p < k; p++, a += step, b += NR_F32) {
     f32x left = *(const f32x *)b, right = *(const f32x *)(b + NR_F32 / 2);
 #pragma GCC unroll 16
-    for (int i = 0; i < rows; i++) sum[i][0] += a[i * row] * left, sum[i][1] += a[i * row] * right;
+    for (int i = 0; i < rows; i++) {
+      sum[i][0] += a[i * row] * left;
+      if (both) sum[i][1] += a[i * row] * right;
+    }
   }
 }
 
-/* c[rows, NR] = beta * c + alpha * a @ b for a packed panel of b of depth k. */
-static inline __attribute__((always_inline)) void rows_f32(int rows, int64_t k, float alpha, const float *a,
+/* c[rows, NR] = beta * c + alpha * a @ b for a packed panel of b of depth k; without `both` the first half of the
+ * columns. */
+static inline __attribute__((always_inline)) void rows_f32(int rows, bool both, int64_t k, float alpha, const float *a,
                                                            int64_t row, int64_t step, const float *b, float beta,
                                                            float *c, int64_t ldc) {
   f32x sum[MR][2] = { 0 };
-  if (row == 1) add_products_f32(rows, k, a, 1, step, b, sum);
-  else add_products_f32(rows, k, a, row, 1, b, sum);
+  if (row == 1) add_products_f32(rows, both, k, a, 1, step, b, sum);
+  else add_products_f32(rows, both, k, a, row, 1, b, sum);
 #pragma GCC unroll 16
   for (int i = 0; i < rows; i++, c += ldc) {
     f32x *to = (f32x *)c, *next = (f32x *)(c + NR_F32 / 2);
     *to = beta == 0 ? alpha * sum[i][0] : beta * *to + alpha * sum[i][0];
-    *next = beta == 0 ? alpha * sum[i][1] : beta * *next + alpha * sum[i][1];
+    if (both) *next = beta == 0 ? alpha * sum[i][1] : beta * *next + alpha * sum[i][1];
   }
 }
 
 /* The same for so many rows, each a function of its own for the sake of registers. */
-#define ROWS_F32(name, rows)                                                                                          \
+#define ROWS_F32(name, rows, both)                                                                                    \
   static __attribute__((noinline)) void name(int64_t k, float alpha, const float *a, int64_t row, int64_t step,        \
                                              const float *b, float beta, float *c, int64_t ldc) {                      \
-    rows_f32(rows, k, alpha, a, row, step, b, beta, c, ldc);                                                           \
+    rows_f32(rows, both, k, alpha, a, row, step, b, beta, c, ldc);                                                     \
   }
-ROWS_F32(kernel_f32, MR)
-ROWS_F32(some_rows_f32, SOME_ROWS)
-ROWS_F32(few_rows_f32, FEW_ROWS)
+ROWS_F32(kernel_f32, MR, true)
+ROWS_F32(some_rows_f32, SOME_ROWS, true)
+ROWS_F32(few_rows_f32, FEW_ROWS, true)
+ROWS_F32(half_kernel_f32, MR, false)
+ROWS_F32(half_of_some_rows_f32, SOME_ROWS, false)
+ROWS_F32(half_of_few_rows_f32, FEW_ROWS, false)
 #undef ROWS_F32
+
+typedef void rows_kernel(int64_t k, float alpha, const float *a, int64_t row, int64_t step, const float *b, float beta,
+                         float *c, int64_t ldc);
 
 static void kernel_f64(int64_t k, double alpha, const double *a, const double *b, double beta, double *c, int64_t ldc) {
   f64x sum[MR][2] = { 0 };
@@ -387,14 +398,21 @@ static int64_t kernel_rows(gb_lane lane, int64_t rows) {
   return rows > FEW_ROWS ? SOME_ROWS : FEW_ROWS;
 }
 
-/* a: the first of so many rows, as kernel_rows has them. The rows go in registers: a struct on the stack would be read
- * before it is written. */
-static void kernel(gb_lane lane, int64_t count, int64_t k, double alpha, const panel_rows *rows, const void *a,
-                   const void *b, double beta, void *c, int64_t ldc) {
+/* Columns that the kernel for `columns` of them computes: a half of a float32 panel is quicker than all of it. */
+static int64_t kernel_columns(gb_lane lane, int64_t columns) {
+  return lane == GB_LANE_F32 && columns <= NR_F32 / 2 ? NR_F32 / 2 : columns_of(lane);
+}
+
+/* a: the first of so many rows, as kernel_rows has them, for as many columns as kernel_columns has. The rows go in
+ * registers: a struct on the stack would be read before it is written. */
+static void kernel(gb_lane lane, int64_t count, int64_t columns, int64_t k, double alpha, const panel_rows *rows,
+                   const void *a, const void *b, double beta, void *c, int64_t ldc) {
   if (lane == GB_LANE_F64) { kernel_f64(k, alpha, a, b, beta, c, ldc); return; }
-  if (count == MR) kernel_f32(k, (float)alpha, a, rows->row, rows->step, b, (float)beta, c, ldc);
-  else if (count == SOME_ROWS) some_rows_f32(k, (float)alpha, a, rows->row, rows->step, b, (float)beta, c, ldc);
-  else few_rows_f32(k, (float)alpha, a, rows->row, rows->step, b, (float)beta, c, ldc);
+  const bool half = columns < NR_F32;
+  rows_kernel *run = count == MR ? half ? half_kernel_f32 : kernel_f32
+      : count == SOME_ROWS ? half ? half_of_some_rows_f32 : some_rows_f32
+      : half ? half_of_few_rows_f32 : few_rows_f32;
+  run(k, (float)alpha, a, rows->row, rows->step, b, (float)beta, c, ldc);
 }
 
 /* beta * c + rows x columns of lanes, dense, into c. */
@@ -429,18 +447,19 @@ static void multiply_panels(gb_lane lane, int64_t m, int64_t n, int64_t k, doubl
   for (int64_t j = 0; j < n; j += nr)
     for (int64_t i = 0; i < m; i += MR) {
       int64_t rows = least(MR, m - i), count = kernel_rows(lane, rows), back = in_place ? count - rows : 0;
+      int64_t across = least(nr, n - j), wide = kernel_columns(lane, across);
       const char *panel = a.data + (in_place ? (i - back) * a.row : i * k) * (int64_t)size;
       const char *columns = b + (size_t)(j * k) * size;
       char *to = c + (size_t)(i * ldc + j) * gb_dtype_bytes(dtype);
-      if (rows == count && n - j >= nr && !rounded) {
-        kernel(lane, count, k, alpha, &a, panel, columns, beta, to, ldc);
+      if (rows == count && across == wide && !rounded) {
+        kernel(lane, count, wide, k, alpha, &a, panel, columns, beta, to, ldc);
         continue;
       }
-      kernel(lane, count, k, alpha, &a, panel, columns, 0, edge, nr);
+      kernel(lane, count, wide, k, alpha, &a, panel, columns, 0, edge, nr);
       const char *from = (const char *)edge + (size_t)(back * nr) * size;
       if (rounded)
-        round_tile(dtype, rows, least(nr, n - j), (const float *)(const void *)from, (uint16_t *)(void *)to, ldc);
-      else combine(lane, rows, least(nr, n - j), from, nr, beta, to, ldc);
+        round_tile(dtype, rows, across, (const float *)(const void *)from, (uint16_t *)(void *)to, ldc);
+      else combine(lane, rows, across, from, nr, beta, to, ldc);
     }
 }
 
