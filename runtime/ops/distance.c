@@ -1,6 +1,6 @@
 /* ops/distance.c - distances and what goes with them, made of other ops: cosine_similarity, pairwise_distance, cdist,
- * normalize, bilinear. PyTorch's formulas, its way of keeping divisors from 0 included. cdist takes all differences:
- * its distances are exact where the way by a product of matrices cancels, and cost more memory. */
+ * normalize, bilinear. PyTorch's formulas, its way of keeping divisors from 0 included, and its choice for cdist:
+ * between all differences, exact and with a number in memory for each, and a product of matrices, which cancels. */
 #include <inttypes.h>
 
 #include "ops/formula.h"
@@ -63,7 +63,28 @@ static gb_status pairwise_distance(gb_op_call *call) {
                         gb_distance_of(&f, x1, x2, attrs->p.number, attrs->eps.number, attrs->keepdim.integer));
 }
 
-/* x1 [..., n, size] and x2 [..., m, size], as [..., n, 1, size] and [..., 1, m, size]. */
+/* sqrt(|x|^2 + |y|^2 - 2 x y) for each row x of x1 and y of x2, as one product: of (-2 x, |x|^2, 1) by (y, 1, |y|^2).
+ * The root of what is not above 0 is 0, and has the gradient 0. */
+static gb_tensor *distances_by_product(gb_formula *f, gb_tensor *x1, gb_tensor *x2) {
+  gb_tensor *x[2] = { x1, x2 };
+  for (int i = 0; i < 2; i++) {
+    const int64_t last = -1;
+    gb_tensor *square = GB_CHAIN(&f->chain, sum, .x = gb_square(f, x[i]), .dim = gb_attr_ints(1, &last),
+                                 .keepdim = gb_attr_int(true));
+    gb_tensor *one = square ? gb_chain_full(&f->chain, f->compute, square->ndim, square->shape,
+                                            gb_tensor_device(square), 1) : NULL;
+    gb_tensor *parts[3] = { i ? x[i] : gb_scaled(f, x[i], -2), i ? one : square, i ? square : one };
+    x[i] = GB_CHAIN(&f->chain, cat, .xs = parts, .count = 3, .dim = gb_attr_int(last));
+  }
+  gb_tensor *columns = GB_CHAIN(&f->chain, transpose, .x = x[1], .first = gb_attr_int(-1), .second = gb_attr_int(-2));
+  gb_tensor *squares = GB_CHAIN(&f->chain, matmul, .x = x[0], .y = columns);
+  return GB_CHAIN(&f->chain, sqrt, .x = GB_CHAIN(&f->chain, relu, .x = squares));
+}
+
+/* Rows of which a side has more than that go by a product where nothing else is said (torch.cdist). */
+enum { MOST_DIFFERENCES = 25 };
+
+/* x1 [..., n, size] and x2 [..., m, size]; differences of [..., n, 1, size] and [..., 1, m, size]. */
 static gb_status cdist(gb_op_call *call) {
   const gb_in_cdist *in = GB_IN(call, cdist);
   int64_t size = in->x1->ndim ? in->x1->shape[in->x1->ndim - 1] : 0, batch[GB_MAX_NDIM];
@@ -81,9 +102,17 @@ static gb_status cdist(gb_op_call *call) {
                         "dimensions broadcasts",
                         gb_shape_text(in->x1->ndim, in->x1->shape, a, sizeof a),
                         gb_shape_text(in->x2->ndim, in->x2->shape, b, sizeof b));
+  const gb_attrs_cdist *attrs = GB_ATTRS(call, cdist);
+  const int64_t way = attrs->compute_mode.integer, *n = in->x1->shape + in->x1->ndim - 2,
+                *m = in->x2->shape + in->x2->ndim - 2;
+  const bool many = *n > MOST_DIFFERENCES || *m > MOST_DIFFERENCES;
   gb_formula_begin(&f, call);
-  gb_tensor *x1 = gb_unsqueezed(&f, gb_operand(&f, in->x1), -2), *x2 = gb_unsqueezed(&f, gb_operand(&f, in->x2), -3);
-  return gb_formula_end(&f, call, gb_norm_along(&f, gb_minus(&f, x1, x2), GB_ATTRS(call, cdist)->p.number, -1, false));
+  gb_tensor *x1 = gb_operand(&f, in->x1), *x2 = gb_operand(&f, in->x2);
+  if (attrs->p.number == 2 && (way == GB_WORD_use_mm_for_euclid_dist ||
+                               (many && way == GB_WORD_use_mm_for_euclid_dist_if_necessary)))
+    return gb_formula_end(&f, call, distances_by_product(&f, x1, x2));
+  gb_tensor *differences = gb_minus(&f, gb_unsqueezed(&f, x1, -2), gb_unsqueezed(&f, x2, -3));
+  return gb_formula_end(&f, call, gb_norm_along(&f, differences, attrs->p.number, -1, false));
 }
 
 static gb_status normalize(gb_op_call *call) {

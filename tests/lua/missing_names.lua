@@ -324,7 +324,7 @@ return {
       why = "They change how PyTorch computes or how much it copies, not what comes out; here the runtime decides.",
       names = [[
         nn.LinearCrossEntropyLoss(options) F.linear_cross_entropy(options) linalg.lstsq(driver) linalg.svd(driver)
-        linalg.svdvals(driver) torch.cdist(compute_mode) torch.einsum(path) torch.repeat_interleave(output_size)
+        linalg.svdvals(driver) torch.einsum(path) torch.repeat_interleave(output_size)
         Tensor.repeat_interleave(output_size) Tensor.copy_(non_blocking) Tensor.expand(implicit)
         torch.isin(assume_unique) Module.zero_grad(set_to_none)
       ]],

@@ -134,6 +134,7 @@ local wrong = {
   { "cdist", "6x4 and x2 6x3", function() gb.cdist(x, gb.ones(6, 3)) end },
   { "cdist", "'p' is -1, it must be at least 0", function() gb.cdist(x, y, -1) end },
   { "cdist", "dimensions", function() gb.cdist(x, y[1]) end },
+  { "cdist", "compute_mode", function() gb.cdist(x, y, 2, { compute_mode = "exact" }) end },
   { "normalize", "dim 3 does not exist", function() F.normalize(x, 2, 3) end },
   { "bilinear", "weight 5x3x4", function() F.bilinear(x, y, gb.ones(5, 3, 4)) end },
   { "bilinear", "bias has shape 3", function() F.bilinear(x, y, gb.ones(5, 4, 4), gb.ones(3)) end },
@@ -195,6 +196,21 @@ describe("at the edges", function()
     local d = gb.cdist(a, gb.ones(4, 3))
     expect(d):to_be_close(gb.zeros(2, 4))
     expect(gb.grad(d:sum(), a)):to_be_close(gb.zeros(2, 3))
+  end)
+  it("distances by a product of matrices are those by differences, of equal rows and 16 bits too", function()
+    local whole = gb.arange(120):reshape(40, 3):remainder(7):float():requires_grad_() -- so that all sums are exact
+    local by_product = gb.cdist(whole, whole[{ { 1, 5 } }])
+    local exact = gb.cdist(whole, whole[{ { 1, 5 } }], 2, { compute_mode = "donot_use_mm_for_euclid_dist" })
+    expect(by_product):to_equal_bits(exact)
+    expect(by_product:eq(0):sum():item() > 5):to_be(true)
+    local up = gb.arange(200):reshape(40, 5)
+    expect(gb.grad((by_product * up):sum(), whole)):to_be_close(gb.grad((exact * up):sum(), whole), 1e-4)
+    expect(gb.cdist(gb.ones(3, 0), gb.ones(40, 0))):to_be_close(gb.zeros(3, 40))
+    expect(gb.cdist(gb.ones(0, 3), gb.ones(40, 3)):size(2)):to_be(40)
+    gb.amp.autocast("bfloat16", function()
+      expect(gb.cdist(whole, whole)):to_equal_bits(gb.cdist(whole:detach(), whole:detach()))
+      expect(gb.cdist(whole, whole[{ { 1, 5 } }])):to_equal_bits(exact)
+    end)
   end)
   it("steps of 16-bit inputs are computed in float32, and the result rounded once", function()
     for _, dtype in ipairs { "float16", "bfloat16" } do

@@ -17,6 +17,12 @@ case("cdist", [rand(3, 4), rand(5, 4)], [x0, x1], torch.cdist, growth=16)
 even = rand(2, 3, 4).map(lambda x: (x * 8).round() / 8)  # no element is one of distinct's
 case("cdist", [even, distinct(5, 4)], [x0, x1, 1], lambda x, y: torch.cdist(x, y, 1), growth=16, tag="p = 1, broadcast")
 case("cdist", [rand(3, 4), rand(2, 4)], [x0, x1, 2.5], lambda x, y: torch.cdist(x, y, 2.5), growth=16, tag="p = 2.5")
+# squares of 3 to 25, of which a product cancels less than half a digit
+case("cdist", [rand(30, 4, low=1, high=2), rand(2, 4, low=-2, high=-1)], [x0, x1], torch.cdist, growth=16,
+     tag="by a product")
+case("cdist", [rand(2, 3, 4, low=1, high=2), rand(2, 4, low=-2, high=-1)],
+     [x0, x1, 2, {"compute_mode": "use_mm_for_euclid_dist"}],
+     lambda x, y: torch.cdist(x, y, 2, "use_mm_for_euclid_dist"), growth=16, tag="asked by a product, broadcast")
 case("normalize", [rand(3, 4)], [x0], F.normalize, growth=16)
 case("normalize", [rand(2, 3, 4)], [x0, 1, -1], lambda x: F.normalize(x, 1, -1), growth=16, tag="p = 1")
 case("normalize", [rand(3, 4, low=-0.125, high=0.125)], [x0, 2, 1, {"eps": 0.7}], lambda x: F.normalize(x, 2, 0, 0.7),
