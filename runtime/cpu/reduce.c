@@ -5,7 +5,8 @@
  * memory are reduced together, the lanes run along the reduction ("rows"); otherwise along the result ("columns", as in
  * the gradient of a bias). Rows too short to fill vectors are turned into columns, a tile of them at a time. Either way
  * memory is read in order, once (twice for var, std and logsumexp, which first need a mean or a maximum), with one
- * operation per element. The tree depends on shapes and strides, never on the number of threads. */
+ * operation per element. Rows of a tile at most are halved in registers until a few lanes are left, which stand in
+ * columns beside those of other rows. The tree depends on shapes and strides, never on the number of threads. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include "base/math.h"
 #include "cpu/scratch.h"
 #include "cpu/walk.h"
+#include "cpu/wide.h"
 #include "ops/reduce.h"
 
 typedef enum fold_kind { SUM, PRODUCT, LARGEST, SMALLEST } fold_kind;
@@ -42,7 +44,7 @@ typedef struct reduction {
   int64_t width, strips;           /* columns in a strip, strips; 1 and 1 for rows */
   int64_t wide;                    /* reduced positions that one load brings: side by side in memory */
   int64_t piece, pieces;           /* reduced positions in a piece */
-  int64_t batch;                   /* short rows that one unit takes; 0: rows are not short */
+  int64_t batch;                   /* rows that one unit takes, of a tile at most; 0: rows are longer */
   gb_rows rows;                    /* these, in the order of the results */
   int64_t units, per_chunk;
   const char *center;              /* CENTERED maps: one per result, in the compute type */
@@ -52,33 +54,93 @@ typedef struct reduction {
 
 /* {==== lanes ==== */
 
-static void fold_f32(fold_kind fold, float *restrict a, const float *restrict b, int64_t n) {
+/* Two lanes become one. Integers wrap: sums and products go through unsigned. */
+#define ONE_OF_REAL(name, T)                                                                                          \
+  GB_ALWAYS_INLINE T name(fold_kind fold, T a, T b) {                                                                  \
+    switch (fold) {                                                                                                    \
+      case SUM: return a + b;                                                                                          \
+      case PRODUCT: return a * b;                                                                                      \
+      case LARGEST: return ((b > a) | (b != b)) ? b : a;                                                               \
+      default: return ((b < a) | (b != b)) ? b : a;                                                                    \
+    }                                                                                                                  \
+  }
+ONE_OF_REAL(one_f32, float)
+ONE_OF_REAL(one_f64, double)
+#undef ONE_OF_REAL
+
+GB_ALWAYS_INLINE int64_t one_i64(fold_kind fold, int64_t a, int64_t b) {
   switch (fold) {
-    case SUM: for (int64_t i = 0; i < n; i++) a[i] += b[i]; break;
-    case PRODUCT: for (int64_t i = 0; i < n; i++) a[i] *= b[i]; break;
-    case LARGEST: for (int64_t i = 0; i < n; i++) a[i] = ((b[i] > a[i]) | (b[i] != b[i])) ? b[i] : a[i]; break;
-    case SMALLEST: for (int64_t i = 0; i < n; i++) a[i] = ((b[i] < a[i]) | (b[i] != b[i])) ? b[i] : a[i]; break;
+    case SUM: return (int64_t)((uint64_t)a + (uint64_t)b);
+    case PRODUCT: return (int64_t)((uint64_t)a * (uint64_t)b);
+    case LARGEST: return b > a ? b : a;
+    default: return b < a ? b : a;
   }
 }
 
-static void fold_f64(fold_kind fold, double *restrict a, const double *restrict b, int64_t n) {
-  switch (fold) {
-    case SUM: for (int64_t i = 0; i < n; i++) a[i] += b[i]; break;
-    case PRODUCT: for (int64_t i = 0; i < n; i++) a[i] *= b[i]; break;
-    case LARGEST: for (int64_t i = 0; i < n; i++) a[i] = ((b[i] > a[i]) | (b[i] != b[i])) ? b[i] : a[i]; break;
-    case SMALLEST: for (int64_t i = 0; i < n; i++) a[i] = ((b[i] < a[i]) | (b[i] != b[i])) ? b[i] : a[i]; break;
-  }
-}
+/* Lanes of a row that are left where its last halves are folded beside those of other rows; and of a block of them. */
+enum { FEW = 16 };
 
-/* Integers wrap: sums and products go through unsigned. */
-static void fold_i64(fold_kind fold, int64_t *restrict a, const int64_t *restrict b, int64_t n) {
-  switch (fold) {
-    case SUM: for (int64_t i = 0; i < n; i++) a[i] = (int64_t)((uint64_t)a[i] + (uint64_t)b[i]); break;
-    case PRODUCT: for (int64_t i = 0; i < n; i++) a[i] = (int64_t)((uint64_t)a[i] * (uint64_t)b[i]); break;
-    case LARGEST: for (int64_t i = 0; i < n; i++) a[i] = b[i] > a[i] ? b[i] : a[i]; break;
-    case SMALLEST: for (int64_t i = 0; i < n; i++) a[i] = b[i] < a[i] ? b[i] : a[i]; break;
+/* FEW lanes of x and y from `at` on, mapped and folded. */
+#define BLOCK(fold, one, map, out, x, y, at)                                                                          \
+  _Pragma("omp simd") for (int j = 0; j < FEW; j++) out[(at) + j] = one(fold, map(x[(at) + j]), map(y[(at) + j]));
+#define ITSELF(x) (x)
+#define SQUARED(x) ((x) * (x))
+
+/* The later half of `count` lanes, more than 2 FEW, mapped and folded onto the earlier, again and again, until FEW at
+ * most are left, which go to `to`. The first time blocks end where x does: the last one overlaps that before it. Later
+ * they may go beyond, in `work` and `to`, which have room for FEW - 1 lanes more than half of the lanes, or those that
+ * are left. */
+#define SHORTEN(fold, T, one, map, x, count, work, to)                                                                \
+  {                                                                                                                    \
+    int64_t half = (count + 1) / 2, pairs = count / 2;                                                                 \
+    for (int64_t i = 0; i + FEW <= pairs; i += FEW) BLOCK(fold, one, map, work, x, (x + half), i)                      \
+    if (pairs % FEW) BLOCK(fold, one, map, work, x, (x + half), pairs - FEW)                                           \
+    if (pairs < half) work[pairs] = map(x[pairs]);                                                                     \
+    while (half > FEW) {                                                                                               \
+      pairs = half / 2, half = (half + 1) / 2;                                                                         \
+      const T middle = work[pairs];                                                                                    \
+      T *out = half <= FEW ? to : work;                                                                                \
+      for (int64_t i = 0; i < pairs; i += FEW) BLOCK(fold, one, ITSELF, out, work, (work + half), i)                   \
+      if (pairs < half) out[pairs] = middle;                                                                           \
+    }                                                                                                                  \
   }
+#define FOLD_INTO(fold, one, a, b, n) for (int64_t i = 0; i < n; i++) a[i] = one(fold, a[i], b[i])
+
+/* For each type of lanes: a = fold(a, b), and a row shortened. */
+#define FOLDS(T, one, into, shorten)                                                                                  \
+  static void into(fold_kind fold, T *restrict a, const T *restrict b, int64_t n) {                                    \
+    switch (fold) {                                                                                                    \
+      case SUM: FOLD_INTO(SUM, one, a, b, n); break;                                                                   \
+      case PRODUCT: FOLD_INTO(PRODUCT, one, a, b, n); break;                                                           \
+      case LARGEST: FOLD_INTO(LARGEST, one, a, b, n); break;                                                           \
+      case SMALLEST: FOLD_INTO(SMALLEST, one, a, b, n); break;                                                         \
+    }                                                                                                                  \
+  }                                                                                                                    \
+  static void shorten(fold_kind fold, const T *x, int64_t count, T *work, T *to) {                                     \
+    switch (fold) {                                                                                                    \
+      case SUM: SHORTEN(SUM, T, one, ITSELF, x, count, work, to) break;                                                \
+      case PRODUCT: SHORTEN(PRODUCT, T, one, ITSELF, x, count, work, to) break;                                        \
+      case LARGEST: SHORTEN(LARGEST, T, one, ITSELF, x, count, work, to) break;                                        \
+      case SMALLEST: SHORTEN(SMALLEST, T, one, ITSELF, x, count, work, to) break;                                      \
+    }                                                                                                                  \
+  }
+FOLDS(float, one_f32, fold_f32, shorten_f32)
+FOLDS(double, one_f64, fold_f64, shorten_f64)
+FOLDS(int64_t, one_i64, fold_i64, shorten_i64)
+#undef FOLDS
+
+/* The same of squares of float32, which add up with one rounding. */
+static void fold_squares(float *restrict a, const float *restrict b, int64_t n) {
+  for (int64_t i = 0; i < n; i++) a[i] += b[i] * b[i];
 }
+static void shorten_squares(const float *x, int64_t count, float *work, float *to) {
+  SHORTEN(SUM, float, one_f32, SQUARED, x, count, work, to)
+}
+#undef FOLD_INTO
+#undef SHORTEN
+#undef BLOCK
+#undef ITSELF
+#undef SQUARED
 
 /* a = fold(a, b), lane by lane. */
 static void fold_into(const reduction *r, void *a, const void *b, int64_t n) {
@@ -134,6 +196,16 @@ static void map_f64(const reduction *r, double *restrict x, const double *restri
     case CENTERED_SQUARE: for (int64_t i = 0; i < n; i++) x[i] = (x[i] - center[i]) * (x[i] - center[i]); break;
     case CENTERED_EXP: for (int64_t i = 0; i < n; i++) x[i] = exp(x[i] - center[i]); break;
   }
+}
+
+/* The same of a row with one center. */
+static void map_around_f32(const reduction *r, float *x, float center, int64_t n) {
+  if (r->map == CENTERED_SQUARE) for (int64_t i = 0; i < n; i++) x[i] = (x[i] - center) * (x[i] - center);
+  else for (int64_t i = 0; i < n; i++) x[i] = gb_expf(x[i] - center);
+}
+static void map_around_f64(const reduction *r, double *x, double center, int64_t n) {
+  if (r->map == CENTERED_SQUARE) for (int64_t i = 0; i < n; i++) x[i] = (x[i] - center) * (x[i] - center);
+  else for (int64_t i = 0; i < n; i++) x[i] = exp(x[i] - center);
 }
 
 /* Integers know one map: is it non-zero? */
@@ -207,6 +279,11 @@ static void plan_rows(reduction *r) {
   for (int i = 0; i < r->n_kept; i++) r->rows.size[i] = r->kept[i].size, r->rows.step[i] = r->kept[i].stride;
 }
 
+/* Rows of up to so many elements stand in columns from the beginning; of longer ones what FEW lanes leave, of so many
+ * rows together that these fill a tile at most. */
+enum { AHEAD = 4096 };
+enum { STANDING = 47, BATCH_LANES = 32 * GB_TILE, BATCH_ROWS = GB_TILE / FEW };
+
 /* Cut the work. A lane adds up at most 64 loads in a row before the tree takes over. */
 static void plan_units(reduction *r) {
   int64_t columns = r->column.size;
@@ -225,9 +302,10 @@ static void plan_units(reduction *r) {
   if (r->pieces == 0) r->pieces = 1;
   r->units = r->outer * r->strips * r->pieces;
   int64_t cost = r->width * (r->length < r->piece ? r->length : r->piece);
-  if (rows && r->n_reduced == 1 && r->length > 0 && r->length <= GB_STANDING) {
+  if (rows && r->n_reduced == 1 && r->length > 0 && r->length <= GB_TILE) {
     plan_rows(r);
-    r->batch = GB_TILE / r->length;
+    r->batch = r->length <= STANDING ? GB_TILE / r->length : 1 + BATCH_LANES / r->length;
+    if (r->length > STANDING && r->batch > BATCH_ROWS) r->batch = BATCH_ROWS;
     r->units = (r->outer + r->batch - 1) / r->batch;
     cost *= r->batch;
   }
@@ -282,6 +360,11 @@ static void load_centers(const reduction *r, int64_t outer, int64_t first, int64
       copy_lanes(to + (size_t)(g * n) * r->bytes, 1, from, r->column.out, n, r->bytes);
 }
 
+/* Are squares of float32 added up as they are read? Elsewhere they are made first. */
+static bool squares(const reduction *r, int64_t stride) {
+  return r->map == SQUARE && r->fold == SUM && r->lane == GB_LANE_F32 && r->dtype == GB_FLOAT32 && stride == 1;
+}
+
 /* n elements from x + offset, mapped: in `tile`, or where they lie if there is nothing to do. */
 static const void *read_lanes(const reduction *r, int64_t offset, int64_t stride, int64_t n, const void *centers,
                               void *tile) {
@@ -296,15 +379,22 @@ static const void *read_lanes(const reduction *r, int64_t offset, int64_t stride
  * something. */
 static int64_t fold_along(const reduction *r, int64_t base, int64_t from, int64_t to, const void *centers, lanes *acc) {
   const axis *inner = &r->reduced[r->n_reduced - 1];
+  const bool own_squares = squares(r, inner->stride);
   int64_t lanes_used = to - from < GB_TILE ? to - from : GB_TILE, lane = 0;
   lanes tile;
-  fill_identity(r, acc, lanes_used > 0 ? lanes_used : 1);
+  if (r->n_reduced == 1 && !own_squares && from < to) { /* the first lanes are there at once */
+    const void *first = read_lanes(r, base + from * inner->stride, inner->stride, lanes_used, centers, acc);
+    if (first != acc) memcpy(acc, first, (size_t)lanes_used * r->bytes);
+    from += lanes_used;
+  } else fill_identity(r, acc, lanes_used > 0 ? lanes_used : 1);
   while (from < to) {
     int64_t at = from % inner->size, n = inner->size - at;
     if (n > to - from) n = to - from;
     if (n > lanes_used - lane) n = lanes_used - lane;
     int64_t offset = base + offset_in(r->reduced, r->n_reduced - 1, from / inner->size) + at * inner->stride;
-    fold_into(r, (char *)acc + (size_t)lane * r->bytes, read_lanes(r, offset, inner->stride, n, centers, &tile), n);
+    char *into = (char *)acc + (size_t)lane * r->bytes;
+    if (own_squares) fold_squares(acc->f32 + lane, (const float *)(const void *)r->data + offset, n);
+    else fold_into(r, into, read_lanes(r, offset, inner->stride, n, centers, &tile), n);
     from += n;
     lane = lane + n < lanes_used ? lane + n : 0;
   }
@@ -341,20 +431,68 @@ static void run_unit(const reduction *r, int64_t unit) {
   int64_t groups = r->column.size == 1 ? fold_along(r, base, from, to, &centers, &acc)
       : fold_across(r, base, n, from, to, &centers, &acc);
   fold_halves(r, (char *)&acc, groups, n);
+  if (r->column.size == 1) { /* which makes 0 of -0, as where lanes begin with it */
+    fill_identity(r, &centers, 1);
+    fold_into(r, &centers, &acc, 1);
+    memcpy(&acc, &centers, r->bytes);
+  }
   if (r->pieces == 1) deliver(r, outer, first, n, (const char *)&acc);
   else memcpy(r->partial + (size_t)((outer * r->pieces + piece) * r->column.size + first) * r->bytes, &acc,
               (size_t)n * r->bytes);
 }
 
-/* A batch of short rows. Their results lie side by side. */
+/* A row of the batch as lanes, mapped: where it lies, or in `tile`. at: which of all rows. */
+static const void *read_row(const reduction *r, const char *from, int64_t at, void *tile) {
+  if (r->map == PLAIN && r->rows.stride == 1 && r->dtype == gb_lane_dtype(r->lane)) return from;
+  gb_lane_load(r->lane, tile, from, r->dtype, r->rows.stride, r->length);
+  const char *center = r->center ? r->center + (size_t)at * r->bytes : NULL;
+  if (!center) map_lanes(r, tile, NULL, r->length);
+  else if (r->lane == GB_LANE_F32) map_around_f32(r, tile, *(const float *)(const void *)center, r->length);
+  else map_around_f64(r, tile, *(const double *)(const void *)center, r->length);
+  return tile;
+}
+
+/* Rows first .. first + n - 1 with FEW lanes left of each at most, side by side in `to`; how many. */
+static int64_t shorten_rows(const reduction *r, int64_t first, int64_t n, lanes *to) {
+  const int64_t size = r->rows.size[r->rows.n - 1], step = r->rows.step[r->rows.n - 1] * (int64_t)r->x_bytes;
+  int64_t left = r->length, row_bytes = r->length * (int64_t)r->x_bytes;
+  while (left > FEW) left = (left + 1) / 2;
+  const bool own_squares = squares(r, r->rows.stride);
+  lanes tile, work;
+  const char *from = NULL;
+  for (int64_t i = 0; i < n; i++, from += step) {
+    if (i == 0 || (first + i) % size == 0) from = gb_rows_at(&r->rows, first + i);
+    for (int64_t k = 0; k < row_bytes; k += 64) __builtin_prefetch(from + AHEAD + k);
+    if (own_squares) {
+      shorten_squares((const float *)(const void *)from, r->length, work.f32, to->f32 + i * left);
+      continue;
+    }
+    const void *x = read_row(r, from, first + i, &tile);
+    switch (r->lane) {
+      case GB_LANE_F32: shorten_f32(r->fold, x, r->length, work.f32, to->f32 + i * left); break;
+      case GB_LANE_F64: shorten_f64(r->fold, x, r->length, work.f64, to->f64 + i * left); break;
+      default: shorten_i64(r->fold, x, r->length, work.i64, to->i64 + i * left);
+    }
+  }
+  return left;
+}
+
+/* A batch of rows. Their results lie side by side. */
 static void run_batch(const reduction *r, int64_t unit) {
   lanes standing, acc;
-  int64_t first = unit * r->batch, n = r->outer - first < r->batch ? r->outer - first : r->batch;
-  gb_rows_stand(&r->rows, r->lane, first, n, &standing, n);
-  for (int64_t i = 0; i < r->length && r->center; i++)
-    map_lanes(r, (char *)&standing + (size_t)(i * n) * r->bytes, r->center + (size_t)first * r->bytes, n);
-  if (!r->center) map_lanes(r, &standing, NULL, n * r->length);
-  fold_halves(r, (char *)&standing, r->length, n);
+  int64_t first = unit * r->batch, n = r->outer - first < r->batch ? r->outer - first : r->batch, count = r->length;
+  if (count <= STANDING) {
+    gb_rows_stand(&r->rows, r->lane, first, n, &standing, n);
+    for (int64_t i = 0; i < count && r->center; i++)
+      map_lanes(r, (char *)&standing + (size_t)(i * n) * r->bytes, r->center + (size_t)first * r->bytes, n);
+    if (!r->center) map_lanes(r, &standing, NULL, n * count);
+  } else {
+    count = shorten_rows(r, first, n, &acc);
+    const gb_rows few = { .data = (char *)&acc, .dtype = gb_lane_dtype(r->lane), .bytes = r->bytes, .length = count,
+                          .stride = 1, .count = n, .n = 1, .size = { n }, .step = { count } };
+    gb_rows_stand(&few, r->lane, 0, n, &standing, n);
+  }
+  fold_halves(r, (char *)&standing, count, n);
   fill_identity(r, &acc, n);
   fold_into(r, &acc, &standing, n);
   memcpy(r->result + (size_t)first * r->bytes, &acc, (size_t)n * r->bytes);
@@ -431,10 +569,12 @@ static double finished(finish_kind how, double value, double a, double center) {
 }
 
 /* The same for float32 where vectors can do it. */
-static void finish_f32(finish_kind how, float *x, double a, int64_t n) {
+static void finish_f32(finish_kind how, float *x, double a, const float *center, int64_t n) {
   for GB_PIECES(at, m, n) {
     float *y = x + at;
+    const float *c = center ? center + at : NULL;
     switch (how) {
+      case LOG_PLUS_CENTER: for (int64_t i = 0; i < m; i++) y[i] = gb_logf(y[i]) + c[i]; break;
       case SCALED: for (int64_t i = 0; i < m; i++) y[i] = (float)(y[i] / a); break;
       case ROOT: for (int64_t i = 0; i < m; i++) y[i] = (float)sqrt(y[i]); break;
       default: for (int64_t i = 0; i < m; i++) y[i] = (float)sqrt(y[i] / a); break;
@@ -443,8 +583,8 @@ static void finish_f32(finish_kind how, float *x, double a, int64_t n) {
 }
 
 static void finish(const reduction *r, finish_kind how, double a, int64_t n) {
-  if (r->lane == GB_LANE_F32 && (how == SCALED || how == ROOT || how == SCALED_ROOT)) {
-    finish_f32(how, (float *)(void *)r->result, a, n);
+  if (r->lane == GB_LANE_F32 && how != AS_IS && how != POWER_ROOT) {
+    finish_f32(how, (float *)(void *)r->result, a, (const float *)(const void *)r->center, n);
     return;
   }
   for (int64_t i = 0; how != AS_IS && i < n && !gb_long_loop(i); i++)
@@ -510,6 +650,16 @@ static gb_status norm(gb_op_call *call) {
   return reduce(call, &r, p == 2 ? ROOT : map == POWER ? POWER_ROOT : AS_IS, p);
 }
 
+/* 0 in the place of infinite maxima, which would make inf - inf. */
+static void replace_infinite(gb_lane lane, char *center, int64_t n) {
+  for GB_PIECES(at, m, n) {
+    float *x = (float *)(void *)center + at;
+    double *wide = (double *)(void *)center + at;
+    if (lane == GB_LANE_F32) for (int64_t i = 0; i < m; i++) x[i] = fabsf(x[i]) == INFINITY ? 0 : x[i];
+    else for (int64_t i = 0; i < m; i++) wide[i] = fabs(wide[i]) == INFINITY ? 0 : wide[i];
+  }
+}
+
 /* Two passes: a center per result (a mean, or a maximum), then the sum of a function of the distance to it. */
 static gb_status around_center(gb_op_call *call, fold_kind first, map_kind map, finish_kind how, double correction) {
   int64_t n = result(call)->numel;
@@ -520,8 +670,7 @@ static gb_status around_center(gb_op_call *call, fold_kind first, map_kind map, 
   r.center = center.result = gb_block_data(scratch);
   gb_status status = run(call, &center);
   if (status == GB_OK && first == SUM) finish(&center, SCALED, (double)r.length, n);
-  for (int64_t i = 0; i < n && first == LARGEST && !gb_long_loop(i); i++) /* an infinite maximum would make inf - inf */
-    if (isinf(gb_row_get(r.lane, r.center, i))) gb_row_put(r.lane, center.result, i, 0);
+  if (status == GB_OK && first == LARGEST) replace_infinite(r.lane, center.result, n);
   if (status == GB_OK) status = reduce(call, &r, how, fmax((double)r.length - correction, 0));
   gb_cpu_scratch_free(call, scratch);
   return status;

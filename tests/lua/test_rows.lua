@@ -172,6 +172,76 @@ describe("rows", function()
   end)
 end)
 
+-- Rows of up to 1024 elements are folded by halves: the later one onto the earlier, an odd middle staying as it is.
+describe("the folds of a row", function()
+  local function by_halves(x, fold)
+    local n = x.shape[2]
+    while n > 1 do
+      local half, pairs_of = (n + 1) // 2, n // 2
+      local y = fold(x:narrow(2, 1, pairs_of), x:narrow(2, half + 1, pairs_of))
+      x, n = half > pairs_of and gb.cat({ y, x:narrow(2, half, 1) }, 2) or y, half
+    end
+    return x:select(2, 1)
+  end
+  local folds = { sum = gb.add, prod = gb.mul, amax = gb.maximum, amin = gb.minimum }
+  local folded = { 1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 66, 97, 127, 129, 255, 257, 511, 770, 1023,
+    1024 }
+
+  for _, dtype in ipairs { "float32", "float64", "int64" } do
+    it("are those of its halves: " .. dtype, function()
+      gb.manual_seed(9)
+      for _, n in ipairs(folded) do
+        for _, rows in ipairs { 1, 3, 67 } do
+          local x = dtype == "int64" and gb.randint(-9, 9, { rows, n }) or gb.randn({ rows, n }, { dtype = dtype })
+          local apart = gb.cat({ x, x }, 2):narrow(2, 1, n)
+          for name, fold in pairs(folds) do
+            local want = by_halves(x, fold)
+            for _, rows_of in ipairs { x, apart, x:t():contiguous():t() } do
+              -- columns of memory are added up in another order
+              local exact = rows_of:stride(2) == 1 or name:find "^am"
+              if exact then expect(rows_of[name](rows_of, 2)):to_equal_bits(want) end
+            end
+          end
+        end
+      end
+    end)
+  end
+
+  it("keep NaN, infinities and the sign of nothing, wherever they stand", function()
+    for _, n in ipairs(folded) do
+      for _, at in ipairs { 1, n // 2 + 1, n } do
+        local x = gb.ones(3, n)
+        x:narrow(1, 1, 1):narrow(2, at, 1):fill_(0 / 0)
+        x:narrow(1, 2, 1):narrow(2, at, 1):fill_(-math.huge)
+        x:narrow(1, 3, 1):narrow(2, at, 1):fill_(math.huge)
+        for name in pairs(folds) do expect(x[name](x, 2):select(1, 1):isnan():item()):to_be(true) end
+        expect(x:sum(2):narrow(1, 2, 2)):to_equal_bits(gb.tensor { -math.huge, math.huge })
+        expect(x:amin(2):narrow(1, 2, 2):select(1, 1):item()):to_be(-math.huge)
+        expect(x:logsumexp(2):narrow(1, 2, 2):select(1, 2):item()):to_be(math.huge)
+      end
+      expect(1 / gb.full({ 2, n }, -0.0):sum(2)):to_equal_bits(gb.full({ 2 }, math.huge))
+      expect(gb.full({ 2, n }, -math.huge):logsumexp(2)):to_equal_bits(gb.full({ 2 }, -math.huge))
+    end
+  end)
+
+  it("are near those of a wider dtype, of squares and distances from the mean too", function()
+    gb.manual_seed(10)
+    for dtype in pairs(spacing) do
+      for _, n in ipairs { 16, 33, 47, 48, 63, 64, 65, 100, 1000, 1023, 1024, 1025, 2047, 2100, 40000 } do
+        local x = gb.randn(5, n):to(dtype)
+        local wide = x:double()
+        for _, pair in ipairs {
+          { x:norm(2, 2), wide:norm(2, 2) }, { x:norm(1, 2), wide:norm(1, 2) }, { x:logsumexp(2), wide:logsumexp(2) },
+          { x:var(2), wide:var(2) }, { x:abs():mean(2), wide:abs():mean(2) },
+        } do
+          -- sums of so few terms in a row that their rounding is a few spacings of float32
+          expect_near(pair[1]:unsqueeze(2), pair[2]:unsqueeze(2), dtype, dtype == "float32" and 16 or 1)
+        end
+      end
+    end
+  end)
+end)
+
 -- The largest of 16-bit elements is looked for among whole numbers: signs, zeros and infinities are what could go
 -- wrong.
 describe("the largest element of a row of 16 bits", function()
