@@ -13,8 +13,9 @@
 #include "base/gates.h"
 
 /* The most rows of a chunk, a multiple of what kernels hold in registers; its units are a multiple of UNITS, where
- * packed columns may begin. Operations that are worth waking a thread for. */
-enum { MOST_ROWS = 96, UNITS = 32, WANTED_CHUNKS = 8 };
+ * packed columns may begin. They are shared out evenly between the threads, since rows of a tensor are read as quickly
+ * as they are long; an element's bits do not depend on it. Operations that are worth waking a thread for. */
+enum { MOST_ROWS = 96, UNITS = 32 };
 #define LEAST_OPERATIONS 1e6
 
 /* Sums of a unit, at most; and what a row of a step costs beside its elements. */
@@ -111,7 +112,7 @@ static recurrent recurrent_of(gb_op_call *call, const gb_tensor *y, const gb_ten
   r.gate_step = r.hidden * along;
   r.packed_bytes = gb_packed_bytes(r.how, r.lane, r.hidden, r.hidden);
   r.rows = least(r.batch, MOST_ROWS);
-  r.columns = divide_up(divide_up(r.hidden, WANTED_CHUNKS), UNITS) * UNITS;
+  r.columns = divide_up(divide_up(r.hidden, gb_threads_count(call->context->threads)), UNITS) * UNITS;
   double column = 2.0 * (double)(r.gates * r.hidden) * (double)(r.rows > 0 ? r.rows : 1);
   while (r.columns < r.hidden && column * (double)r.columns < LEAST_OPERATIONS) r.columns += UNITS;
   r.columns = least(r.columns, r.hidden);
