@@ -17,8 +17,9 @@
  * streamed. */
 typedef void row_kernel(gb_dtype dtype, void *out, const void *x, const void *y, void *room, int64_t n, bool stream);
 
-/* The longest row that is short, at most GB_STANDING; and how many of them stand together, at least. */
-enum { SHORT = 32, SHORT_ROWS = 64 };
+/* The longest row that is short, at most GB_STANDING, and that where rows are columns of memory, which stand as they
+ * lie; how many of them stand together, at least. */
+enum { SHORT = 32, SHORT_COLUMN = 64, SHORT_ROWS = 64 };
 
 /* A kernel of short rows that stand, n lines of `line` lanes: x, which becomes the result, and y. */
 typedef void short_kernel(float *x, const float *y, int64_t n, int64_t line);
@@ -250,6 +251,9 @@ static gb_dtype dtype_of(const softmax_job *job) {
   return same ? dtype : gb_lane_dtype(job->lane);
 }
 
+/* Do rows lie side by side as columns? */
+static bool stands(const gb_rows *r) { return r->step[r->n - 1] == 1 && r->size[r->n - 1] >= GB_VECTOR; }
+
 /* Run `row`, or where they are short in_short, over all rows of x, and of y where it is given, along the dim that was
  * named. */
 static gb_status run(gb_op_call *call, row_kernel *row, short_kernel *in_short, const gb_tensor *x,
@@ -260,7 +264,8 @@ static gb_status run(gb_op_call *call, row_kernel *row, short_kernel *in_short, 
                       .out = gb_rows_of(out, dim),
                       .row = row };
   if (y) job.second = gb_rows_of(y, dim);
-  if (job.lane == GB_LANE_F32 && job.out.length <= SHORT) job.in_short = in_short;
+  const bool columns = stands(&job.first) && stands(&job.out) && (!y || stands(&job.second));
+  if (job.lane == GB_LANE_F32 && job.out.length <= (columns ? SHORT_COLUMN : SHORT)) job.in_short = in_short;
   job.dtype = dtype_of(&job);
   job.streams = !job.in_short && gb_rows_own(&job.out, job.dtype, 0) && job.dtype != GB_FLOAT64 &&
       (size_t)out->numel * job.out.bytes >= GB_NONTEMPORAL_BYTES;
