@@ -96,10 +96,12 @@ static bool has_epilogue(const gb_product *p) { return p->epilogue.bias || p->ep
 
 /* {==== plans ==== */
 
-/* Could the whole of b be packed before the tiles, instead of by each tile its own part? */
+/* Could the whole of b be packed before the tiles, instead of by each tile its own part? For a unit only bfloat16 can,
+ * which is not split into two parts. */
 static bool could_pack_once(const gemm_plan *plan) {
   const gb_product *p = plan->p;
-  if (plan->batches > 1 || plan->how.unit != GB_UNIT_NONE || p->m == 1 || p->n == 1 || p->k == 0) return false;
+  if (plan->how.unit != GB_UNIT_NONE && (p->a.dtype != GB_BFLOAT16 || p->b.dtype != GB_BFLOAT16)) return false;
+  if (plan->batches > 1 || p->m == 1 || p->n == 1 || p->k == 0) return false;
   return gb_packed_bytes(plan->how, plan->lane, p->n, p->k) <= MOST_PACKED_BYTES;
 }
 

@@ -90,12 +90,14 @@ static inline void load_lines(__m512i *t, const uint16_t *from, int64_t stride, 
 
 /* A tile of pairs from lines that lie side by side. */
 static inline void load_pairs(__m512i *t, const uint16_t *from, int64_t stride, int64_t lines, int64_t steps) {
+  const __m512i by_turns = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                                            21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
   __mmask16 inside = (__mmask16)(lines < LINES ? (1u << lines) - 1 : 0xffffu);
 #pragma GCC unroll 16
   for (int i = 0; i < LINES; i++) {
     __m256i first = _mm256_maskz_loadu_epi16(2 * i < steps ? inside : 0, from + 2 * i * stride);
     __m256i second = _mm256_maskz_loadu_epi16(2 * i + 1 < steps ? inside : 0, from + (2 * i + 1) * stride);
-    t[i] = _mm512_or_si512(_mm512_cvtepu16_epi32(first), _mm512_slli_epi32(_mm512_cvtepu16_epi32(second), 16));
+    t[i] = _mm512_permutexvar_epi16(by_turns, _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1));
   }
 }
 
