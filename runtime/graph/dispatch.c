@@ -246,7 +246,8 @@ static gb_status clone_plain(gb_context *context, gb_tensor *x, gb_tensor **out)
   return status;
 }
 
-/* An in-place op may not read its destination through another view: such inputs are copied first. */
+/* An in-place op may not read its destination through another view: such inputs are copied first. So are those of the
+ * same view where a kernel takes several passes: clamp by tensors, and indices. */
 static gb_status separate_aliases(road *r) {
   gb_op_call *call = &r->call;
   const gb_tensor *to = call->in[0];
@@ -256,7 +257,7 @@ static gb_status separate_aliases(road *r) {
     bool same = x->offset == to->offset && x->ndim == to->ndim &&
         !memcmp(x->shape, to->shape, sizeof *x->shape * (size_t)x->ndim) &&
                 !memcmp(x->stride, to->stride, sizeof *x->stride * (size_t)x->ndim);
-    if (same && strcmp(call->info->family, "index")) continue;
+    if (same && strcmp(call->info->family, "index") && call->op != GB_OP_clamp) continue;
     gb_tensor *copy;
     GB_TRY(clone_plain(call->context, x, &copy));
     gb_drop(&r->cast[i]);

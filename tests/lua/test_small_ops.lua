@@ -309,6 +309,24 @@ describe("positions among sorted values", function()
   end)
 end)
 
+describe("in place, an operand that is the tensor itself", function()
+  it("is read as it was", function()
+    local x, low = gb.tensor { 1.0, 5.0, -3.0 }, gb.tensor { 0.0, 7.0, 5.0 }
+    for _, bounds in ipairs { { low, x }, { x, low }, { x, x }, { low, 2.0 }, { 2.0, x } } do
+      local y = x:clone()
+      local own = {}
+      for i, b in ipairs(bounds) do own[i] = b == x and y or b end
+      local want = x:clamp(bounds[1], bounds[2])
+      expect(y:clamp_(own[1], own[2])):to_equal_bits(want)
+    end
+    for name, arguments in pairs { add_ = 1, mul_ = 1, sub_ = 1, div_ = 1, pow_ = 1, addcmul_ = 2, addcdiv_ = 2 } do
+      local y = x:clone()
+      local want = x[name:sub(1, -2)](x, table.unpack({ x, x }, 1, arguments))
+      expect(y[name](y, table.unpack({ y, y }, 1, arguments))):to_equal_bits(want)
+    end
+  end)
+end)
+
 -- Windows that overlap, and rows that are one row, have no result of their own for each element.
 describe("in place, memory that elements share", function()
   local calls = { bernoulli_ = {}, copy_ = { gb.ones(1) }, exponential_ = {}, fill_ = { 1 }, zero_ = {}, ldexp_ = { 2 },
