@@ -78,6 +78,11 @@ void gb_cuda_scratch_back(gb_cuda_call *call, int mark) {
     call->cuda->engine->free(call->cuda->context, device_of(call->cuda), call->scratch[--call->scratches]);
 }
 
+gb_status gb_cuda_clear(gb_cuda_call *call, void *data, size_t bytes) {
+  int code = bytes ? gb_rt_set(call->stream, data, 0, bytes) : 0;
+  return code ? gb_cuda_fail(call, GB_EDEVICE, "memory could not be cleared: %s", gb_rt_text(code)) : GB_OK;
+}
+
 gb_dtype gb_cuda_common(const gb_cuda_call *call, int without) {
   gb_tensor *in[GB_MAX_IN];
   int count = call->n_in < GB_MAX_IN ? call->n_in : GB_MAX_IN;

@@ -119,6 +119,8 @@ gb_status gb_cuda_fail(gb_cuda_call *call, gb_status status, const char *format,
 void *gb_cuda_scratch(gb_cuda_call *call, size_t bytes);
 /* Free the scratch taken since call->scratches was `mark`, for loops: later launches may use it again. */
 void gb_cuda_scratch_back(gb_cuda_call *call, int mark);
+/* Zeros in device memory, in order with what is launched. */
+gb_status gb_cuda_clear(gb_cuda_call *call, void *data, size_t bytes);
 /* The dtype that the inputs promote to, without input `without` (from 0; -1: all of them). */
 gb_dtype gb_cuda_common(const gb_cuda_call *call, int without);
 

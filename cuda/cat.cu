@@ -98,8 +98,8 @@ static gb_status as_strided_backward(gb_cuda_call *call) {
   const gb_cuda_tensor *dx = GB_CUDA_OUT(call, as_strided_backward)->dx;
   const gb_attrs_as_strided_backward *attrs = GB_ATTRS(call, as_strided_backward);
   const int64_t *strides = attrs->view_strides.ints, offset = attrs->view_offset.integer;
-  if (dx->numel) gb_rt_set(call->stream, dx->data, 0, (size_t)dx->numel * gb_bytes_of(dx->dtype));
-  if (grad->numel == 0) return GB_OK;
+  gb_status status = gb_cuda_clear(call, dx->data, (size_t)dx->numel * gb_bytes_of(dx->dtype));
+  if (status != GB_OK || grad->numel == 0) return status;
   if (gb_is_disjoint(grad->ndim, grad->shape, strides)) {
     gb_cuda_tensor place = *grad;
     place.data = dx->data + offset * (int64_t)gb_bytes_of(dx->dtype);

@@ -224,8 +224,8 @@ template <typename T> static gb_status launch_backward(gb_cuda_call *call, const
   return GB_OK;
 }
 
-static void zero(gb_cuda_call *call, const gb_cuda_tensor *t) {
-  if (t && t->numel) gb_rt_set(call->stream, t->data, 0, (size_t)t->numel * gb_bytes_of(t->dtype));
+static gb_status zero(gb_cuda_call *call, const gb_cuda_tensor *t) {
+  return t ? gb_cuda_clear(call, t->data, (size_t)t->numel * gb_bytes_of(t->dtype)) : GB_OK;
 }
 
 static gb_status group_norm_backward(gb_cuda_call *call) {
@@ -233,9 +233,8 @@ static gb_status group_norm_backward(gb_cuda_call *call) {
   const gb_cuda_out_group_norm_backward *out = GB_CUDA_OUT(call, group_norm_backward);
   gb_dtype compute = gb_compute_dtype(in->x->dtype, in->grad->dtype);
   if (in->x->numel == 0) {
-    zero(call, out->dweight);
-    zero(call, out->dbias);
-    return GB_OK;
+    gb_status status = zero(call, out->dweight);
+    return status == GB_OK ? zero(call, out->dbias) : status;
   }
   group_job job = {};
   gb_status status = open_job(call, in->x, in->mean->shape[1], compute, &job);

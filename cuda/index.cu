@@ -179,10 +179,12 @@ static gb_status embedding_backward(gb_cuda_call *call) {
   const gb_attr *padding = &GB_ATTRS(call, embedding_backward)->padding_idx;
   const gb_cuda_tensor *out = GB_CUDA_OUT(call, embedding_backward)->dweight;
   gb_ordered_sum sum = {};
+  gb_status status = GB_OK;
   if (out->numel == 0) return GB_OK;
   sum.apart = GB_ATTRS(call, embedding_backward)->add.integer;
   sum.blocks = true;
-  if (!sum.apart) gb_rt_set(call->stream, out->data, 0, (size_t)out->numel * gb_bytes_of(out->dtype));
+  if (!sum.apart) status = gb_cuda_clear(call, out->data, (size_t)out->numel * gb_bytes_of(out->dtype));
+  if (status != GB_OK) return status;
   sum.to = gb_rows_of(out, 2u);
   sum.from = gb_rows_of(in->grad, 1u << (in->grad->ndim - 1));
   sum.n = in->index->numel;
@@ -389,7 +391,8 @@ static gb_status index_put(gb_cuda_call *call) {
   size_t bytes = (size_t)(x->shape[0] > 0 ? x->shape[0] : 1) * sizeof(unsigned long long);
   unsigned long long *last = (unsigned long long *)gb_cuda_scratch(call, bytes);
   if (!last) return GB_EMEMORY;
-  gb_rt_set(call->stream, last, 0, bytes);
+  status = gb_cuda_clear(call, last, bytes);
+  if (status != GB_OK) return status;
   GB_LAUNCH(call->stream, find_last, gb_blocks(index->numel, GB_THREADS), GB_THREADS, 0, values, x->shape[0], last,
             call->fault, call->op);
   unsigned grid = gb_blocks(index->numel * block, GB_THREADS);

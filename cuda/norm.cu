@@ -396,8 +396,7 @@ template <typename T> static void launch_parts(gb_cuda_call *call, const norm_ba
 }
 
 static gb_status zero(gb_cuda_call *call, const gb_cuda_tensor *t) {
-  if (t && t->numel) gb_rt_set(call->stream, t->data, 0, (size_t)t->numel * gb_bytes_of(t->dtype));
-  return GB_OK;
+  return t ? gb_cuda_clear(call, t->data, (size_t)t->numel * gb_bytes_of(t->dtype)) : GB_OK;
 }
 
 /* Of both; rms_norm has neither a mean nor a bias. */
@@ -408,8 +407,8 @@ static gb_status backward(gb_cuda_call *call, const gb_cuda_in_layer_norm_backwa
   gb_dtype compute = gb_compute_dtype(x->dtype, grad->dtype);
   norm_backward_job job = {};
   if (x->numel == 0) {
-    zero(call, dweight);
-    return zero(call, dbias);
+    gb_status status = zero(call, dweight);
+    return status == GB_OK ? zero(call, dbias) : status;
   }
   job.grad = gb_rows_of(grad, mask);
   job.x = gb_rows_of(x, mask);
@@ -835,8 +834,8 @@ static gb_status batch_norm_backward(gb_cuda_call *call) {
   job.n = x->shape[1];
   if (job.n == 0) return GB_OK;
   if (x->numel == 0) { /* an empty batch has no statistics, and its gradients are 0 */
-    zero(call, out->dweight);
-    return zero(call, out->dbias);
+    gb_status status = zero(call, out->dweight);
+    return status == GB_OK ? zero(call, out->dbias) : status;
   }
   job.training = GB_ATTRS(call, batch_norm_backward)->training.integer;
   job.count = (double)(x->numel / job.n);

@@ -70,7 +70,7 @@ static gb_status check(gb_cuda_call *call, const gb_step_call *c, gb_pass_kind k
   if (c->norm_type > 0 && chunks) {
     p.norms = gb_cuda_scratch(call, sizeof(double) * (size_t)chunks);
     if (!p.norms) return GB_EMEMORY;
-    gb_rt_set(call->stream, p.norms, 0, sizeof(double) * (size_t)chunks);
+    GB_TRY(gb_cuda_clear(call, p.norms, sizeof(double) * (size_t)chunks));
   }
   run_segments(call, c->slab, kind, &p, NULL);
   if (p.norms) gb_pass_norm(call->stream, &p, chunks);

@@ -485,6 +485,7 @@ int gb_rt_copy_peer(gb_stream stream, void *to, int to_device, const void *from,
 }
 
 int gb_rt_set(gb_stream stream, void *data, int byte, size_t bytes) {
+  if (int code = gb_machine_broken()) return code;
   if (bytes == 0) return DONE;
   gb_machine_submit(stream, "fill", [=]() {
     guard open;

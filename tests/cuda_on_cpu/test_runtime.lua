@@ -254,12 +254,15 @@ if emulated then describe("a device that an earlier kernel broke", function()
     local text = process("GIBBOUS_CUDA_BROKEN_BY='" .. name .. "'", ([[
       local gb = require "gibbous"
       local x = gb.ones(1 << 20, { device = "cuda" })
+      local none = gb.ones(0, 4, 2, { device = "cuda" }):requires_grad_(true)
+      local normal, grad = gb.nn.GroupNorm(2, 4):to("cuda")(none), gb.ones(0, 4, 2, { device = "cuda" })
       x:add_(1)
       gb.cuda.synchronize()
       io.open("%s", "w"):close()
       print((select(2, pcall(function() return gb.ones(1 << 26, { device = "cuda" }) end))))
       print(gb.last_error().code)
       print((select(2, pcall(function() x:add_(1) end))))
+      print((select(2, pcall(function() normal:backward(grad) end)))) -- without an element it only clears memory
     ]]):format(name))
     local opening = process("GIBBOUS_CUDA_BROKEN_BY='" .. name .. "'", [[
       print((select(2, pcall(function() require "gibbous".ones(1, { device = "cuda" }) end))))
@@ -270,6 +273,7 @@ if emulated then describe("a device that an earlier kernel broke", function()
     matches(text, "\nEDEVICE\n")
     matches(text, "\n[^\n]*add[^\n]*an earlier kernel failed: an illegal memory access [^\n]*gb.anomaly")
     expect(text:find("_kernel: an illegal", 1, true)):to_be(nil)
+    matches(text, "group_norm_backward: memory could not be cleared: an illegal memory access")
     matches(opening, "not available: an illegal memory access")
   end)
 end) end
