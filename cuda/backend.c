@@ -353,6 +353,12 @@ static gb_status device_read(void *state, void *host, const void *device, size_t
   return code ? late_failure(cuda, code) : wait_for(cuda);
 }
 
+gb_status gb_cuda_may_open(gb_cuda_call *call, const char *library) {
+  if (!call->cuda->capturing) return GB_OK;
+  return gb_cuda_fail(call, GB_ESTATE, "%s is first used while a graph is captured, when it cannot be opened; run this "
+                                       "op once before the step is captured", library);
+}
+
 gb_status gb_cuda_read(gb_cuda_call *call, void *host, const void *device, size_t bytes) {
   return device_read(call->cuda, host, device, bytes);
 }

@@ -54,6 +54,9 @@ void gb_cuda_slower(const gb_cuda_call *call, gb_slower kind, const char *format
 
 /* The same for a library of linear algebra that is absent, and why. */
 void gb_cuda_no_solvers(gb_cuda *cuda, const char *why);
+/* May a library be opened now? Not in a capture: opening allocates, and may wait for the device, of which no document
+ * says what that makes of the capture. */
+gb_status gb_cuda_may_open(gb_cuda_call *call, const char *library);
 /* Read device memory, in order with what was launched; this waits. */
 gb_status gb_cuda_read(gb_cuda_call *call, void *host, const void *device, size_t bytes);
 

@@ -465,6 +465,7 @@ struct gb_dnns {
 gb_status gb_dnns_of(gb_cuda_call *call, gb_dnns **out) {
   *out = call->cuda->dnns;
   if (*out) return GB_OK;
+  GB_TRY(gb_cuda_may_open(call, "cuDNN"));
   gb_dnns *dnns = calloc(1, sizeof *dnns);
   cudnnStatus_t status = CUDNN_STATUS_ALLOC_FAILED;
   if (dnns) {

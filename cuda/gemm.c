@@ -483,7 +483,10 @@ size_t gb_gemms_table(const gb_gemms *gemms, char *out, size_t room) {
 /* ====} */
 
 gb_status gb_gemm_run(gb_cuda_call *call, const gb_gemm *g) {
-  if (!call->cuda->gemms) GB_TRY(open_library(call, &call->cuda->gemms));
+  if (!call->cuda->gemms) {
+    GB_TRY(gb_cuda_may_open(call, "cuBLASLt"));
+    GB_TRY(open_library(call, &call->cuda->gemms));
+  }
   gb_gemms *gemms = call->cuda->gemms;
   gb_product_key key = key_of(g);
   plan *p = gb_cache_find(gemms->plans, &key);

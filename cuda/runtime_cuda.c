@@ -158,9 +158,8 @@ int gb_rt_event_elapsed(gb_event from, gb_event to, double *seconds) {
   return code;
 }
 
-/* Relaxed: a library that meets a shape for the first time in a capture may have to load kernels or open a handle,
- * which the strict modes forbid. What a capture cannot have (backend.c's refuse_in_capture) is refused before the
- * runtime is asked. */
+/* Relaxed: a library that meets a shape for the first time in a capture may have to load kernels, which the strict
+ * modes forbid. What a capture cannot have (backend.c's refuse_in_capture) is refused before the runtime is asked. */
 int gb_rt_capture_begin(gb_stream stream) { return told(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed)); }
 
 int gb_rt_capture_end(gb_stream stream, gb_graph **out) {

@@ -278,6 +278,28 @@ if emulated then describe("a device that an earlier kernel broke", function()
   end)
 end) end
 
+describe("a library", function()
+  it("is not opened while a graph is captured, and can be afterwards", function()
+    local text = process("", [[
+      local gb = require "gibbous"
+      gb.set_default_device("cuda")
+      local calls, x = 0, gb.ones(2, 2)
+      local function square(v)
+        calls = calls + 1
+        return calls == 1 and v * v or v:matmul(v)
+      end
+      local step = gb.cuda.graph(square, { x })
+      step(x)
+      print((select(2, pcall(step, x))))
+      print(gb.last_error().code)
+      print(x:matmul(x):sum():item())
+      for i = 1, 3 do print(step(x * i):sum():item()) end
+    ]])
+    matches(text, "^[^\n]*: matmul: cuBLASLt is first used while a graph is captured[^\n]*; run this op once before")
+    matches(text, "\nESTATE\n8.0\n8.0\n32.0\n72.0\n$")
+  end)
+end)
+
 describe("memory", function()
   it("of a graph is not given away while it lives", function()
     local step = gb.cuda.graph(function(x) return ((x * 2):exp() + 1):log():sum() end, { gb.zeros(1 << 16) })
