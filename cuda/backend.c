@@ -433,13 +433,18 @@ static gb_status device_pace(void *state) {
 /* A graph, and the plans whose kernels are in it. */
 typedef struct captured { gb_graph *graph; gb_keeper *keeper; } captured;
 
-static void device_graph_close(void *state, void *graph) {
-  captured *c = graph;
-  (void)state;
-  if (!c) return;
+/* Close a graph with its keeper. Plans that it took over may be used by what was launched before the capture; within
+ * another capture its keeper takes them over. */
+static void close_captured(gb_cuda *cuda, const captured *c) {
   gb_rt_graph_close(c->graph);
+  if (!cuda->context->capturing) gb_rt_synchronize(cuda->stream);
   gb_keeper_close(c->keeper);
-  free(c);
+}
+
+static void device_graph_close(void *state, void *graph) {
+  if (!graph) return;
+  close_captured(state, graph);
+  free(graph);
 }
 
 static gb_status device_capture_begin(void *state) {
@@ -475,8 +480,7 @@ static gb_status device_capture_end(void *state, void **graph) {
   if (status == GB_OK && (!kept || !gb_keeper_is_whole(made.keeper)))
     status = cuda->engine->fail(cuda->context, GB_EMEMORY, "out of memory for a graph");
   if (status != GB_OK) {
-    gb_rt_graph_close(made.graph);
-    gb_keeper_close(made.keeper);
+    close_captured(cuda, &made);
     free(kept);
     return status;
   }

@@ -11,7 +11,8 @@ typedef struct slot { kept *kept; uint64_t used; int next; } slot; /* next: in t
 struct gb_cache {
   size_t key_bytes;
   int most, count;
-  void (*release)(void *value);
+  void (*release)(void *value), (*wait)(void *state);
+  void *state;                         /* for wait */
   uint64_t clock;
   slot *slots;
   int *heads;                          /* 2 * most chains */
@@ -35,19 +36,6 @@ static void let_go(kept *k) {
   free(k);
 }
 
-gb_keeper *gb_keeper_open(void) { return calloc(1, sizeof(gb_keeper)); }
-
-void gb_keeper_close(gb_keeper *keeper) {
-  if (!keeper) return;
-  if (named == keeper) named = NULL;
-  for (size_t i = 0; i < keeper->count; i++) let_go(keeper->items[i]);
-  free(keeper->items);
-  free(keeper);
-}
-
-void gb_keeper_name(gb_keeper *keeper) { named = keeper; }
-bool gb_keeper_is_whole(const gb_keeper *keeper) { return !keeper->lacks; }
-
 /* Held once by the keeper that is named. */
 static void keep(kept *k) {
   if (!named) return;
@@ -67,6 +55,25 @@ static void keep(kept *k) {
   k->refs++;
 }
 
+/* The keeper that is named takes over what nobody else holds. */
+static void hand_over(kept *k) {
+  if (k->refs == 1) keep(k);
+  let_go(k);
+}
+
+gb_keeper *gb_keeper_open(void) { return calloc(1, sizeof(gb_keeper)); }
+
+void gb_keeper_close(gb_keeper *keeper) {
+  if (!keeper) return;
+  if (named == keeper) named = NULL;
+  for (size_t i = 0; i < keeper->count; i++) hand_over(keeper->items[i]);
+  free(keeper->items);
+  free(keeper);
+}
+
+void gb_keeper_name(gb_keeper *keeper) { named = keeper; }
+bool gb_keeper_is_whole(const gb_keeper *keeper) { return !keeper->lacks; }
+
 /* ====} */
 
 gb_cache *gb_cache_open(size_t key_bytes, int most, void (*release)(void *value)) {
@@ -79,6 +86,11 @@ gb_cache *gb_cache_open(size_t key_bytes, int most, void (*release)(void *value)
   if (!cache->slots || !cache->heads || !cache->keys) { gb_cache_close(cache); return NULL; }
   for (int i = 0; i < 2 * most; i++) cache->heads[i] = -1;
   return cache;
+}
+
+void gb_cache_wait_by(gb_cache *cache, void (*wait)(void *state), void *state) {
+  cache->wait = wait;
+  cache->state = state;
 }
 
 void gb_cache_close(gb_cache *cache) {
@@ -110,6 +122,11 @@ void *gb_cache_find(gb_cache *cache, const void *key) {
   return NULL;
 }
 
+/* Until nothing uses what is released next. While a keeper is named nobody can wait, and it takes that over. */
+static void settle(const gb_cache *cache) {
+  if (cache->wait && !named) cache->wait(cache->state);
+}
+
 /* The slot that was used longest ago, taken out of its chain and empty. */
 static int make_room(gb_cache *cache) {
   int oldest = 0;
@@ -118,13 +135,16 @@ static int make_room(gb_cache *cache) {
   int *link = chain_of(cache, key_at(cache, oldest));
   while (*link != oldest) link = &cache->slots[*link].next;
   *link = cache->slots[oldest].next;
-  let_go(cache->slots[oldest].kept);
+  if (cache->slots[oldest].kept->refs == 1) settle(cache);
+  hand_over(cache->slots[oldest].kept);
   return oldest;
 }
 
 /* A value for which there was no memory to keep it. */
 static void drop_orphan(gb_cache *cache) {
-  if (cache->orphan) cache->release(cache->orphan);
+  if (!cache->orphan) return;
+  settle(cache);
+  cache->release(cache->orphan);
   cache->orphan = NULL;
 }
 

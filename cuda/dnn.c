@@ -462,15 +462,20 @@ struct gb_dnns {
   gb_cache *plans;
 };
 
+/* A plan may have code of its own, compiled when it was made, and no document says that destroying it waits for kernels
+ * that run it. A failure stays with the stream, and the next wait tells it. */
+static void wait_for_stream(void *stream) { (void)gb_rt_synchronize(stream); }
+
 gb_status gb_dnns_of(gb_cuda_call *call, gb_dnns **out) {
   *out = call->cuda->dnns;
   if (*out) return GB_OK;
   GB_TRY(gb_cuda_may_open(call, "cuDNN"));
   gb_dnns *dnns = calloc(1, sizeof *dnns);
   cudnnStatus_t status = CUDNN_STATUS_ALLOC_FAILED;
-  if (dnns) {
-    dnns->plans = gb_cache_open(sizeof(gb_dnn_key), MOST_PLANS, gb_dnn_plan_release);
-    if (dnns->plans) status = cudnnCreate(&dnns->handle);
+  if (dnns) dnns->plans = gb_cache_open(sizeof(gb_dnn_key), MOST_PLANS, gb_dnn_plan_release);
+  if (dnns && dnns->plans) {
+    gb_cache_wait_by(dnns->plans, wait_for_stream, call->stream);
+    status = cudnnCreate(&dnns->handle);
   }
   if (status == CUDNN_STATUS_SUCCESS) {
     *out = call->cuda->dnns = dnns;
