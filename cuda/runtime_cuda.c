@@ -195,6 +195,7 @@ static bool is_of_earlier(cudaError_t code) {
     cudaErrorAssert, cudaErrorHardwareStackError, cudaErrorIllegalInstruction, cudaErrorMisalignedAddress,
     cudaErrorInvalidAddressSpace, cudaErrorInvalidPc, cudaErrorLaunchFailure, cudaErrorMpsClientTerminated,
     cudaErrorExternalDevice,
+    (cudaError_t)226, (cudaError_t)721, /* Contained, TensorMemoryLeak: toolkits before 13 do not name them all */
   };
   for (size_t i = 0; i < sizeof late / sizeof *late; i++)
     if (late[i] == code) return true;
