@@ -67,7 +67,7 @@ void *gb_rt_alloc(size_t bytes) {
   if (!code) { /* it may hold what another context of the process wrote; in a stream that nobody captures */
     code = told(cudaMemsetAsync(block, 0, bytes, cudaStreamPerThread));
     if (!code) code = told(cudaStreamSynchronize(cudaStreamPerThread));
-    if (code) cudaFree(block);
+    if (code) told(cudaFree(block));
   }
   restore(mode);
   return allocated(code, block);
@@ -111,7 +111,7 @@ bool gb_rt_is_on_device(const void *memory) {
 }
 
 int gb_rt_stream_open(gb_stream *out) { return told(cudaStreamCreateWithFlags(out, cudaStreamNonBlocking)); }
-void gb_rt_stream_close(gb_stream stream) { cudaStreamDestroy(stream); }
+void gb_rt_stream_close(gb_stream stream) { told(cudaStreamDestroy(stream)); }
 int gb_rt_synchronize(gb_stream stream) { return told(cudaStreamSynchronize(stream)); }
 
 /* Would a copy to this memory be recorded, although its caller needs the bytes now? */
@@ -140,7 +140,7 @@ int gb_rt_set(gb_stream stream, void *block, int byte,
               size_t bytes) { return told(cudaMemsetAsync(block, byte, bytes, stream)); }
 
 int gb_rt_event_open(gb_event *out) { return told(cudaEventCreateWithFlags(out, cudaEventDisableTiming)); }
-void gb_rt_event_close(gb_event event) { cudaEventDestroy(event); }
+void gb_rt_event_close(gb_event event) { told(cudaEventDestroy(event)); }
 int gb_rt_event_record(gb_event event, gb_stream stream) { return told(cudaEventRecord(event, stream)); }
 int gb_rt_event_synchronize(gb_event event) { return told(cudaEventSynchronize(event)); }
 int gb_rt_event_done(gb_event event, bool *done) {
@@ -169,7 +169,7 @@ int gb_rt_capture_end(gb_stream stream, gb_graph **out) {
   gb_graph *graph = code == cudaSuccess ? malloc(sizeof *graph) : NULL;
   if (code == cudaSuccess && !graph) code = cudaErrorMemoryAllocation;
   if (code == cudaSuccess) code = cudaGraphInstantiate(&graph->exec, recorded, 0);
-  if (recorded) cudaGraphDestroy(recorded);
+  if (recorded) told(cudaGraphDestroy(recorded));
   if (code == cudaSuccess) *out = graph;
   else free(graph);
   return told(code);
@@ -179,7 +179,9 @@ int gb_rt_graph_launch(gb_graph *graph, gb_stream stream) { return told(cudaGrap
 
 void gb_rt_graph_close(gb_graph *graph) {
   if (!graph) return;
-  cudaGraphExecDestroy(graph->exec);
+  enum cudaStreamCaptureMode mode = relax(); /* it may be collected while another one is captured */
+  told(cudaGraphExecDestroy(graph->exec));
+  restore(mode);
   free(graph);
 }
 
