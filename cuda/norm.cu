@@ -787,7 +787,8 @@ template <typename T> static void launch_gradients(gb_cuda_call *call, const cha
             dx->data, dx->dtype, job->c);
 }
 
-/* By the library, which has the gradients of training only; sums that nobody asked for go where ours would go. */
+/* By the library, which has the gradients of training only; sums that nobody asked for go where ours would go. It wants
+ * dweight and dbias to begin at 16 bytes: they are whole tensors, or segments of a slab (GB_SLAB_ALIGNMENT). */
 static gb_status differentiate_by_library(gb_cuda_call *call, const channel_backward_job *job, gb_batch_norm *b) {
   const gb_cuda_out_batch_norm_backward *out = GB_CUDA_OUT(call, batch_norm_backward);
   gb_rows none = {};

@@ -18,7 +18,7 @@ const char *gb_relu_refusal(gb_cuda_call *call, gb_relu_answer *answer, gb_relu_
   size_t bytes = call->cuda->engine->dtype_bytes(dtype);
   int mark = call->scratches;
   uint64_t bits = 0;
-  if (call->cuda->capturing) {
+  if (call->cuda->capturing) { /* for good, as relu.h says: later steps are to give the bits of this graph */
     *answer = (gb_relu_answer){ true, "its first use was in a graph, where nobody could see what it makes of NaN" };
     return answer->why;
   }
