@@ -119,7 +119,8 @@ gb_status gb_batch_norm_has(gb_cuda_call *call, const gb_batch_norm *b, bool *ha
   *has = false;
   uintptr_t places = (uintptr_t)b->x | (uintptr_t)b->grad | (uintptr_t)b->result | (uintptr_t)b->more |
                      (uintptr_t)b->rectified | (uintptr_t)b->masked | (uintptr_t)b->residual;
-  if (places % 16 == 0) {
+  if (b->n * b->c * b->inner > GB_DNN_ELEMENTS) why = "a tensor has more elements than cuDNN counts in 32 bits";
+  else if (places % 16 == 0) {
     GB_TRY(plan_of(call, b, &dnns, &plan));
     *has = plan->plan != NULL;
     why = plan->error;

@@ -83,6 +83,13 @@ static gb_dnn_key key_of(const gb_conv *conv) {
   return key;
 }
 
+/* Does the library count the elements of an operand wrongly? */
+static bool is_too_large(const gb_conv *conv) {
+  bool large = conv->n * conv->c * conv->in[0] * conv->in[1] > GB_DNN_ELEMENTS ||
+      conv->n * conv->o * conv->out[0] * conv->out[1] > GB_DNN_ELEMENTS;
+  return large && (conv->groups > 1 || cudnnGetVersion() < 90300);
+}
+
 gb_status gb_conv_run(gb_cuda_call *call, const gb_conv *conv, bool *served, char *why, size_t why_size) {
   gb_dnns *dnns = NULL;
   gb_dnn_wish wish = { .deterministic = true, .exact = conv->dtype == GB_FLOAT32 && !conv->tf32,
@@ -91,6 +98,10 @@ gb_status gb_conv_run(gb_cuda_call *call, const gb_conv *conv, bool *served, cha
   *served = false;
   if (((uintptr_t)conv->x | (uintptr_t)conv->weight | (uintptr_t)conv->y | (uintptr_t)conv->bias) % 16) {
     snprintf(why, why_size, "an operand does not begin at a multiple of 16 bytes");
+    return GB_OK;
+  }
+  if (is_too_large(conv)) {
+    snprintf(why, why_size, "a tensor has more elements than this cuDNN counts in 32 bits; smaller batches help");
     return GB_OK;
   }
   GB_TRY(gb_dnns_of(call, &dnns));

@@ -14,6 +14,9 @@
 #define GB_DNN_PIECES 96 /* descriptors of a graph, at most */
 #define GB_DNN_OPS 32
 #define GB_DNN_BOUND 16  /* tensors that a plan is given memory for, at most */
+/* Elements of a tensor, at most: engines that count them in 32 bits went out of bounds beyond, as users of PyTorch met
+ * it. Convolutions without groups count in 64 bits since 9.3. */
+#define GB_DNN_ELEMENTS INT32_MAX
 
 typedef cudnnBackendDescriptor_t gb_dnn_part;
 

@@ -36,7 +36,10 @@ gb_status gb_pool_run(gb_cuda_call *call, const gb_pool *p, bool *served) {
                              p->kernel[1], p->stride[0], p->stride[1],
                              p->padding[0], p->padding[1], p->dtype, deterministic };
   memcpy(key.values, values, sizeof values);
-  if (((uintptr_t)p->from | (uintptr_t)p->to) % 16 == 0) {
+  int64_t images = p->n * p->c;
+  if (images * p->in[0] * p->in[1] > GB_DNN_ELEMENTS || images * p->out[0] * p->out[1] > GB_DNN_ELEMENTS)
+    why = "a tensor has more elements than cuDNN counts in 32 bits";
+  else if (((uintptr_t)p->from | (uintptr_t)p->to) % 16 == 0) {
     GB_TRY(gb_dnns_of(call, &dnns));
     plan = gb_dnn_plan_of(dnns, &key, gb_pool_graph, p, &wish);
     if (!plan) return gb_cuda_fail(call, GB_EMEMORY, "out of memory for a plan of cuDNN");

@@ -403,6 +403,28 @@ static void test_wrong_pool(void) {
 
 /* ====} */
 
+/* Tensors of 2^32 elements, which the library is not asked about: that would open it, and fail without a device. */
+static void test_large(void) {
+  static gb_context context;
+  gb_op_call op = { .context = &context };
+  gb_cuda cuda = { .device = 0 };
+  gb_cuda_call call = { .cuda = &cuda, .call = &op };
+  char why[256] = "";
+  bool served = true;
+  const gb_pool pool = { .kind = GB_POOL_MEAN, .n = 64, .c = 64, .in = { 1024, 1024 }, .out = { 512, 512 },
+                         .kernel = { 2, 2 }, .stride = { 2, 2 }, .dtype = GB_BFLOAT16 };
+  CHECK(gb_pool_run(&call, &pool, &served) == GB_OK && !served);
+  const gb_batch_norm norm = { .kind = GB_BATCH_NORM_TRAINING, .n = 64, .c = 64, .inner = 1 << 20,
+                               .dtype = GB_BFLOAT16 };
+  served = true;
+  CHECK(gb_batch_norm_has(&call, &norm, &served) == GB_OK && !served);
+  const gb_conv conv = { .kind = GB_CONV_FORWARD, .n = 64, .c = 64, .in = { 1024, 1024 }, .o = 64, .kernel = { 3, 3 },
+                         .out = { 1024, 1024 }, .stride = { 1, 1 }, .padding = { 1, 1 }, .dilation = { 1, 1 },
+                         .groups = 64, .dtype = GB_BFLOAT16, .result = GB_BFLOAT16 };
+  served = true;
+  CHECK(gb_conv_run(&call, &conv, &served, why, sizeof why) == GB_OK && !served && strstr(why, "32 bits"));
+}
+
 int main(void) {
   printf("cuDNN %zu\n", cudnnGetVersion());
   CHECK(describe_device());
@@ -420,5 +442,6 @@ int main(void) {
   test_wrong_convolution();
   report("convolutions");
   test_wrong_pool();
+  test_large();
   return check_report();
 }
