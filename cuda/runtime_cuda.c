@@ -117,7 +117,7 @@ int gb_rt_synchronize(gb_stream stream) { return told(cudaStreamSynchronize(stre
 /* Would a copy to this memory be recorded, although its caller needs the bytes now? */
 static bool is_only_noted(gb_stream stream, const void *host) {
   enum cudaStreamCaptureStatus status;
-  if (cudaStreamIsCapturing(stream, &status) != cudaSuccess || status == cudaStreamCaptureStatusNone) return false;
+  if (told(cudaStreamIsCapturing(stream, &status)) || status == cudaStreamCaptureStatusNone) return false;
   return !gb_rt_is_pinned(host);
 }
 
