@@ -359,6 +359,8 @@ gb_status gb_cuda_may_open(gb_cuda_call *call, const char *library) {
                                        "op once before the step is captured", library);
 }
 
+void gb_cuda_settle(void *stream) { (void)gb_rt_synchronize(stream); }
+
 gb_status gb_cuda_read(gb_cuda_call *call, void *host, const void *device, size_t bytes) {
   return device_read(call->cuda, host, device, bytes);
 }
@@ -437,7 +439,7 @@ typedef struct captured { gb_graph *graph; gb_keeper *keeper; } captured;
  * another capture its keeper takes them over. */
 static void close_captured(gb_cuda *cuda, const captured *c) {
   gb_rt_graph_close(c->graph);
-  if (!cuda->context->capturing) gb_rt_synchronize(cuda->stream);
+  if (!cuda->context->capturing) gb_cuda_settle(cuda->stream);
   gb_keeper_close(c->keeper);
 }
 

@@ -57,6 +57,10 @@ void gb_cuda_no_solvers(gb_cuda *cuda, const char *why);
 /* May a library be opened now? Not in a capture: opening allocates, and may wait for the device, of which no document
  * says what that makes of the capture. */
 gb_status gb_cuda_may_open(gb_cuda_call *call, const char *library);
+/* Wait for all that was launched on a stream, before plans of cuDNN are released (cache.h): they may have code of their
+ * own, and no document says that destroying them waits for kernels that run it. A failure stays with the stream, and
+ * the next wait tells it. */
+void gb_cuda_settle(void *stream);
 /* Read device memory, in order with what was launched; this waits. */
 gb_status gb_cuda_read(gb_cuda_call *call, void *host, const void *device, size_t bytes);
 

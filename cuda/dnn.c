@@ -462,10 +462,6 @@ struct gb_dnns {
   gb_cache *plans;
 };
 
-/* A plan may have code of its own, compiled when it was made, and no document says that destroying it waits for kernels
- * that run it. A failure stays with the stream, and the next wait tells it. */
-static void wait_for_stream(void *stream) { (void)gb_rt_synchronize(stream); }
-
 gb_status gb_dnns_of(gb_cuda_call *call, gb_dnns **out) {
   *out = call->cuda->dnns;
   if (*out) return GB_OK;
@@ -474,7 +470,7 @@ gb_status gb_dnns_of(gb_cuda_call *call, gb_dnns **out) {
   cudnnStatus_t status = CUDNN_STATUS_ALLOC_FAILED;
   if (dnns) dnns->plans = gb_cache_open(sizeof(gb_dnn_key), MOST_PLANS, gb_dnn_plan_release);
   if (dnns && dnns->plans) {
-    gb_cache_wait_by(dnns->plans, wait_for_stream, call->stream);
+    gb_cache_wait_by(dnns->plans, gb_cuda_settle, call->stream);
     status = cudnnCreate(&dnns->handle);
   }
   if (status == CUDNN_STATUS_SUCCESS) {

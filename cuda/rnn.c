@@ -184,7 +184,10 @@ static gb_rnns *rnns_of(gb_cuda *cuda, const char **why) {
   gb_rnns *rnns = calloc(1, sizeof *rnns);
   cudnnStatus_t status = CUDNN_STATUS_ALLOC_FAILED;
   if (rnns) rnns->plans = gb_cache_open(sizeof(gb_rnn), MOST_PLANS, plan_release);
-  if (rnns && rnns->plans) status = cudnnCreate(&rnns->handle);
+  if (rnns && rnns->plans) {
+    gb_cache_wait_by(rnns->plans, gb_cuda_settle, cuda->stream);
+    status = cudnnCreate(&rnns->handle);
+  }
   if (status == CUDNN_STATUS_SUCCESS) status = cudnnCreateDropoutDescriptor(&rnns->dropout);
   if (status == CUDNN_STATUS_SUCCESS)
     status = cudnnSetDropoutDescriptor(rnns->dropout, rnns->handle, 0, NULL, 0, 0);

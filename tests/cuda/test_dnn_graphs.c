@@ -36,10 +36,7 @@ gb_status gb_cuda_may_open(gb_cuda_call *call, const char *library) {
   return GB_OK;
 }
 
-int gb_rt_synchronize(gb_stream stream) {
-  (void)stream;
-  return 0;
-}
+void gb_cuda_settle(void *stream) { (void)stream; }
 
 int gb_rt_set(gb_stream stream, void *block, int byte, size_t bytes) {
   (void)stream, (void)block, (void)byte, (void)bytes;
