@@ -117,7 +117,7 @@ def table():
                          c["bf16-mixed"]["saved"] / c["32-true"]["saved"], c["32-true"]["peak"],
                          c["bf16-mixed"]["peak"], full["peak"]))
     counts = [row["rounds"] for row in rows]
-    lines += ["", "Measured on " + "; ".join(sorted({row["processor"] for row in rows})) + ", up to two runs at once.",
+    lines += ["", "Measured on " + "; ".join(sorted({row["processor"] for row in rows})) + ", on two cores with one to three other jobs.",
               f"Rounds of a recipe: {min(counts)} to {max(counts)}."]
     (results / "cost.md").write_text("\n".join(lines) + "\n")
 
