@@ -3,6 +3,9 @@
  * reach. Meant for the thread sanitizer too. */
 #include "ranks.h"
 
+#include <sched.h>
+#include <threads.h>
+
 #include "dist/shards.h"
 
 #define EXPECT(job, expression)                                                          \
@@ -14,6 +17,15 @@
   } while (0)
 
 static gb_context *contexts[RANKS_MOST];
+
+static atomic_int yields; /* how often a thread gave its core away and stayed ready to run */
+
+/* In the place of the library's. */
+int sched_yield(void) {
+  atomic_fetch_add(&yields, 1);
+  thrd_yield();
+  return 0;
+}
 
 /* {==== Sums ==== */
 
@@ -201,6 +213,34 @@ static void exchange(rank_job *job) {
 static void test_messages(void) {
   for (int size = 1; size <= RANKS_MOST; size++) CHECK(run_ranks(contexts, size, 60, exchange, NULL) == 0);
 }
+
+/* Rank 1 comes late twice. Rank 0 computes meanwhile, and its thread that waits for the message beside it sleeps from
+ * the first turn on; where rank 0 itself waits, it looks as often as it can at first. */
+static void come_late(rank_job *job) {
+  const struct timespec late = { 0, 400000000 }, computing = { 0, 200000000 };
+  const int64_t count = 4;
+  int before = atomic_load(&yields);
+  gb_tensor *t = NULL;
+  gb_handle *handle = NULL;
+  if (job->rank == 1) nanosleep(&late, NULL);
+  EXPECT(job, gb_tensor_new(job->context, GB_FLOAT32, 1, &count, (gb_device){ GB_CPU, 0 }, &t) == GB_OK);
+  for (int i = 0; i < count; i++) ((float *)gb_tensor_data(t))[i] = (float)(i + job->rank);
+  const gb_dist_call call = { .kind = GB_DIST_ALL_REDUCE, .tensor = t, .op = GB_DIST_SUM };
+  EXPECT(job, gb_dist_call_begin(job->comm, &call, &handle) == GB_OK);
+  if (job->rank == 0) {
+    nanosleep(&computing, NULL);
+    EXPECT(job, !gb_handle_is_done(handle) && atomic_load(&yields) == before);
+  }
+  EXPECT(job, gb_handle_wait(handle) == GB_OK && ((float *)gb_tensor_data(t))[3] == 7);
+  gb_handle_free(handle);
+  gb_tensor_release(t);
+  before = atomic_load(&yields);
+  if (job->rank == 1) nanosleep(&late, NULL);
+  EXPECT(job, gb_comm_barrier(job->comm) == GB_OK);
+  EXPECT(job, job->rank == 1 || atomic_load(&yields) > before);
+}
+
+static void test_late(void) { CHECK(run_ranks(contexts, 2, 60, come_late, NULL) == 0); }
 
 /* ====} */
 
@@ -611,6 +651,7 @@ int main(int argc, char **argv) {
   CHECK(contexts[RANKS_MOST - 1] != NULL);
   test_launch();
   test_messages();
+  test_late();
   test_maximum();
   test_sums(argc > 1 ? atoi(argv[1]) : 1000);
   test_faults();
