@@ -344,6 +344,76 @@ static void cross(rank_job *job) {
 }
 
 /* An interrupt ends a wait. */
+/* A network on which a large message takes seconds to arrive. */
+enum { LARGE = 4096, SLOW_SECONDS = 8 };
+typedef struct slow_network { gb_transport inner; void *message; struct timespec since; } slow_network;
+
+static gb_status told(gb_transport *t, slow_network *n, gb_status status) {
+  memcpy(t->error, n->inner.error, sizeof t->error);
+  return status;
+}
+static gb_status slow_post(gb_transport *t, bool sends, int peer, int tag, void *data, size_t bytes, void **message) {
+  slow_network *n = t->state;
+  gb_status status = n->inner.post(&n->inner, sends, peer, tag, data, bytes, message);
+  if (!sends && bytes >= LARGE) n->message = *message, clock_gettime(CLOCK_MONOTONIC, &n->since);
+  return told(t, n, status);
+}
+static gb_status slow_test(gb_transport *t, void *message, size_t *bytes, bool *done) {
+  slow_network *n = t->state;
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  *bytes = 0, *done = false;
+  if (message == n->message && now.tv_sec - n->since.tv_sec < SLOW_SECONDS) return GB_OK;
+  if (message == n->message) n->message = NULL;
+  return told(t, n, n->inner.test(&n->inner, message, bytes, done));
+}
+static void slow_drop(gb_transport *t, void *message) {
+  slow_network *n = t->state;
+  n->inner.drop(&n->inner, message);
+}
+static void slow_close(gb_transport *t, bool clean) {
+  slow_network *n = t->state;
+  n->inner.close(&n->inner, clean);
+}
+
+/* Rank 0 sends a large tensor beside its recipe and waits for an answer, which rank 1 gives when the tensor has come:
+ * longer than two ranks may wait for each other in different calls, but nobody is wrong. */
+static void slowly(rank_job *job) {
+  static slow_network networks[2];
+  slow_network *n = &networks[job->rank];
+  const gb_launch launch = { -1, -1, -1, 60 };
+  const int64_t many = LARGE / 4, one = 1;
+  gb_tensor *question = NULL, *answer = NULL;
+  gb_handle *handle = NULL;
+  gb_dist_finalize(job->context, true);
+  gb_local_transport((gb_local_world *)(uintptr_t)job->what, job->rank, &n->inner);
+  gb_transport slow = n->inner;
+  slow.state = n, slow.post = slow_post, slow.test = slow_test, slow.drop = slow_drop, slow.close = slow_close;
+  slow.sum = NULL;
+  gb_dist_give(job->context, &slow);
+  EXPECT(job, gb_dist_init(job->context, &launch) == GB_OK);
+  gb_comm *comm = gb_dist_comm(job->context);
+  EXPECT(job, gb_tensor_new(job->context, GB_FLOAT32, 1, &many, (gb_device){ GB_CPU, 0 }, &question) == GB_OK);
+  EXPECT(job, gb_tensor_new(job->context, GB_INT64, 1, &one, (gb_device){ GB_CPU, 0 }, &answer) == GB_OK);
+  const gb_dist_call asks = { .kind = job->rank ? GB_DIST_RECV : GB_DIST_SEND, .tensor = question,
+                              .peer = 1 - job->rank };
+  const gb_dist_call answers = { .kind = job->rank ? GB_DIST_SEND : GB_DIST_RECV, .tensor = answer,
+                                 .peer = 1 - job->rank };
+  if (job->rank) EXPECT(job, gb_dist_call_now(comm, &asks, NULL) == GB_OK);
+  else EXPECT(job, gb_dist_call_begin(comm, &asks, &handle) == GB_OK);
+  EXPECT(job, gb_dist_call_now(comm, &answers, NULL) == GB_OK);
+  if (handle) EXPECT(job, gb_handle_wait(handle) == GB_OK);
+  gb_handle_free(handle);
+  gb_tensor_release(question);
+  gb_tensor_release(answer);
+}
+
+static void test_slow(void) {
+  gb_local_world *world = gb_local_open(2);
+  CHECK(run_ranks(contexts, 2, 60, slowly, world) == 0);
+  gb_local_close(world);
+}
+
 static void interrupted(rank_job *job) {
   char data[8];
   if (job->rank == 1) return;
@@ -361,6 +431,7 @@ static void test_faults(void) {
   CHECK(run_ranks(contexts, 2, 60, interrupted, NULL) == 0);
   test_unlike();
   CHECK(run_ranks(contexts, 2, 600, cross, NULL) == 0);
+  test_slow();
 }
 
 /* ====} */
