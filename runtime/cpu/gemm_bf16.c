@@ -372,7 +372,8 @@ void gb_bf16_pack_columns(int64_t first, int64_t count, int64_t k, const gb_matr
   }
 }
 
-/* Panels of `across` columns of b from column j on, packed already or now. */
+/* Panels of `across` columns of b from column j on, packed already or now. Of what is packed already all columns count
+ * as seen, so that those who share it out have the same bits however they do. */
 static const uint16_t *columns_of_b(const gb_packed *packed, const operand *columns, int64_t j, int64_t across,
                                     int64_t p, int64_t depth, int64_t k, uint16_t *room, sizes *seen) {
   if (!packed) {
@@ -380,8 +381,8 @@ static const uint16_t *columns_of_b(const gb_packed *packed, const operand *colu
     return room;
   }
   *seen = nothing_seen();
-  for (int64_t i = 0; i < across; i += SIDE)
-    *seen = both(*seen, *seen_at(packed->data, packed->columns, k, packed->first + j + i, p));
+  for (int64_t i = 0; i < packed->columns; i += SIDE)
+    *seen = both(*seen, *seen_at(packed->data, packed->columns, k, i, p));
   return panels_at(packed->data, packed->columns, packed->first + j, p, depth);
 }
 
@@ -412,8 +413,9 @@ void gb_bf16_product(gb_product_how how, int64_t m, int64_t n, int64_t k, double
         gb_matrix left = *a, right = *b;
         left.data = rows.data + i * rows.line_stride + p * rows.depth_stride;
         right.data = columns.data + j * columns.line_stride + p * columns.depth_stride;
-        how.unit = GB_UNIT_NONE;
-        gb_block_product(how, GB_LANE_F32, down, across, depth, alpha, &left, &right, NULL, before, to, ldc, dtype,
+        gb_product_how without = how;
+        without.unit = GB_UNIT_NONE;
+        gb_block_product(without, GB_LANE_F32, down, across, depth, alpha, &left, &right, NULL, before, to, ldc, dtype,
                          rest);
       }
     }

@@ -115,6 +115,7 @@ static recurrent recurrent_of(gb_op_call *call, const gb_tensor *y, const gb_ten
   r.columns = divide_up(divide_up(r.hidden, gb_threads_count(call->context->threads)), UNITS) * UNITS;
   double column = 2.0 * (double)(r.gates * r.hidden) * (double)(r.rows > 0 ? r.rows : 1);
   while (r.columns < r.hidden && column * (double)r.columns < LEAST_OPERATIONS) r.columns += UNITS;
+  while (r.columns < r.hidden && r.hidden % r.columns == 1) r.columns += UNITS; /* one unit is summed as a vector */
   r.columns = least(r.columns, r.hidden);
   r.across = r.columns > 0 ? divide_up(r.hidden, r.columns) : 0;
   return r;

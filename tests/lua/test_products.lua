@@ -85,6 +85,35 @@ if gb.get_default_device() == "cpu" then
   end)
 end
 
+-- Where the CPU has a unit for 16 bits, a block of operands that it would get wrong goes another way, and the blocks
+-- after it by the unit again.
+describe("16-bit elements that a unit does not take", function()
+  for _, dtype in ipairs { "float16", "bfloat16" } do
+    it("leave all other elements as they are: " .. dtype, function()
+      gb.manual_seed(12)
+      for _, s in ipairs { { 64, 512, 64 }, { 300, 1100, 70 }, { 96, 700, 200 } } do
+        local m, k, n = table.unpack(s)
+        local x, y = gb.randn(m, k):to(dtype), gb.randn(k, n):to(dtype)
+        local wide = x:double():matmul(y:double())
+        local whole = x:matmul(y)
+        x[{ 1, 1 }] = 1 / 0
+        x[{ 2, 3 }] = 0 / 0
+        x[{ 3, 5 }] = 1e-40
+        y[{ k, n }] = 1e-39
+        local z = x:matmul(y)
+        -- sums of k products with float32's rounding, rounded to 16 bits
+        local near = (dtype == "float16" and 2 ^ -11 or 2 ^ -8) * 4 * k ^ 0.5
+        for _, product in ipairs { whole, z } do
+          expect(product:narrow(1, 4, m - 3):narrow(2, 1, n - 1):double()):to_be_close(
+            wide:narrow(1, 4, m - 3):narrow(2, 1, n - 1), near)
+        end
+        expect(z:select(1, 1):isfinite():any():item()):to_be(false)
+        expect(z:select(1, 2):isnan():all():item()):to_be(true)
+      end
+    end)
+  end
+end)
+
 -- Where an element of each matrix follows one of the matrix before it, matrices are taken apart first. 16 of 1 x 200
 -- times 200 x 9 had other bits before that.
 describe("matrices that lie between one another", function()

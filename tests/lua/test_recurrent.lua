@@ -267,6 +267,37 @@ describe("recurrent layers", function()
     expect((net(x))):to_equal_bits((net(x)))
     expect(function() nn.GRU(3, 8, { dropout = 1.5 }) end):to_fail("dropout lies between 0 and 1, got 1.5")
   end)
+  it("have the same bits for any number of threads, who share the units out", function()
+    local before = gb.get_num_threads()
+    -- widths of which a share could be one unit; and a weight so small that a unit for bfloat16 would lose it, in one
+    -- share alone
+    local function pass(kind, hidden, dtype, threads)
+      gb.set_num_threads(threads)
+      gb.manual_seed(11)
+      local net, x = nn[kind](4, hidden), gb.randn(3, 96, 4):to(dtype):requires_grad_()
+      for name, w in net:named_parameters() do
+        if name:find "weight_hh" then w:detach()[{ 1, 1 }] = 1e-37 end
+      end
+      net:to(dtype)
+      local y = net(x)
+      y:float():pow(2):sum():backward()
+      local results = { y, x.grad }
+      for _, w in ipairs(net:parameters()) do results[#results + 1] = w.grad end
+      return results
+    end
+    for _, case in ipairs {
+      { "LSTM", 65, "float32" }, { "LSTM", 65, "float64" }, { "RNN", 129, "float32" }, { "GRU", 97, "float32" },
+      { "RNN", 256, "bfloat16" }, { "LSTM", 128, "bfloat16" },
+    } do
+      local kind, hidden, dtype = table.unpack(case)
+      local alone = pass(kind, hidden, dtype, 1)
+      for _, threads in ipairs { 2, 3, 5 } do
+        local shared = pass(kind, hidden, dtype, threads)
+        for i, want in ipairs(alone) do expect(shared[i]):to_equal_bits(want) end
+      end
+    end
+    gb.set_num_threads(before)
+  end)
   it("say what does not fit", function()
     local net, x = nn.LSTM(3, 4), gb.randn(5, 2, 3)
     expect(function() net(gb.randn(5, 2, 4)) end):to_fail("LSTM expects 3 features, the last dimension of x has 4")
