@@ -140,9 +140,10 @@ static int make_room(gb_cache *cache) {
   return oldest;
 }
 
-/* A value for which there was no memory to keep it. */
+/* A value for which there was no memory to keep it. While a keeper is named nobody can wait until nothing uses it, so
+ * it stays. */
 static void drop_orphan(gb_cache *cache) {
-  if (!cache->orphan) return;
+  if (!cache->orphan || named) return;
   settle(cache);
   cache->release(cache->orphan);
   cache->orphan = NULL;
@@ -152,6 +153,7 @@ void gb_cache_put(gb_cache *cache, const void *key, void *value) {
   kept *made = malloc(sizeof *made);
   drop_orphan(cache);
   if (!made) {
+    if (cache->orphan) cache->release(cache->orphan); /* no memory twice, within one capture */
     cache->orphan = value;
     if (named) named->lacks = true;
     return;
