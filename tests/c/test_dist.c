@@ -214,15 +214,17 @@ static void test_messages(void) {
   for (int size = 1; size <= RANKS_MOST; size++) CHECK(run_ranks(contexts, size, 60, exchange, NULL) == 0);
 }
 
+static atomic_bool looked; /* rank 0 has */
+
 /* Rank 1 comes late twice. Rank 0 computes meanwhile, and its thread that waits for the message beside it sleeps from
  * the first turn on; where rank 0 itself waits, it looks as often as it can at first. */
 static void come_late(rank_job *job) {
-  const struct timespec late = { 0, 400000000 }, computing = { 0, 200000000 };
+  const struct timespec late = { 0, 400000000 }, computing = { 0, 200000000 }, moment = { 0, 10000000 };
   const int64_t count = 4;
   int before = atomic_load(&yields);
   gb_tensor *t = NULL;
   gb_handle *handle = NULL;
-  if (job->rank == 1) nanosleep(&late, NULL);
+  while (job->rank == 1 && !atomic_load(&looked)) nanosleep(&moment, NULL);
   EXPECT(job, gb_tensor_new(job->context, GB_FLOAT32, 1, &count, (gb_device){ GB_CPU, 0 }, &t) == GB_OK);
   for (int i = 0; i < count; i++) ((float *)gb_tensor_data(t))[i] = (float)(i + job->rank);
   const gb_dist_call call = { .kind = GB_DIST_ALL_REDUCE, .tensor = t, .op = GB_DIST_SUM };
@@ -230,6 +232,7 @@ static void come_late(rank_job *job) {
   if (job->rank == 0) {
     nanosleep(&computing, NULL);
     EXPECT(job, !gb_handle_is_done(handle) && atomic_load(&yields) == before);
+    atomic_store(&looked, true);
   }
   EXPECT(job, gb_handle_wait(handle) == GB_OK && ((float *)gb_tensor_data(t))[3] == 7);
   gb_handle_free(handle);
@@ -343,7 +346,6 @@ static void cross(rank_job *job) {
   EXPECT(job, strstr(text, "which waits for it in another call, dist.all_") || strstr(text, "is gone"));
 }
 
-/* An interrupt ends a wait. */
 /* A network on which a large message takes seconds to arrive. */
 enum { LARGE = 4096, SLOW_SECONDS = 8 };
 typedef struct slow_network { gb_transport inner; void *message; struct timespec since; } slow_network;
@@ -414,6 +416,7 @@ static void test_slow(void) {
   gb_local_close(world);
 }
 
+/* An interrupt ends a wait. */
 static void interrupted(rank_job *job) {
   char data[8];
   if (job->rank == 1) return;
