@@ -3,11 +3,10 @@
 --
 --   build/gibbous tests/cuda/kernels.lua [--all] [--write] [FILE ...]
 --
--- Without files those of GPT-2's step are compiled (`first`; some three minutes of one core, which CI can pay), with
--- --all every file (some fifteen). --write puts what was found into the
--- table. nvcc is taken from NVCC, the PATH or /usr/local/cuda; nvdisasm, which reads instructions, from NVDISASM, the
--- PATH, the toolkit, or the triton package of the Python that GIBBOUS_PEER names. What is not found is skipped, and
--- said.
+-- Without files those of GPT-2's step are compiled (`first`; one to three minutes of a core), with --all, as in CI,
+-- every file (four to fifteen). --write puts what was found into the table. nvcc is taken from NVCC, the PATH or
+-- /usr/local/cuda; nvdisasm, which reads instructions, from NVDISASM, the PATH, the toolkit, or the triton package of
+-- the Python that GIBBOUS_PEER names. What is not found is skipped, and said.
 --
 -- It fails if a hot kernel spills or has a stack, if fewer of its warps fit on a multiprocessor than the table says, if
 -- it has more calls, float64 instructions or late loads in its loops than the table says, or if it lacks the
