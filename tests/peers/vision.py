@@ -55,6 +55,7 @@ def options(recipe, folder):
     parser.add_argument("--also", default="", help="more precisions, by commas, whose mean losses are shown")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--full", action="store_true", help="train to the end, and print the metric")
+    parser.add_argument("--bf16", action="store_true", help="with --full: in PyTorch's bfloat16 autocast")
     parser.add_argument("--cost", choices=["float32", "bfloat16", "float32-last", "bfloat16-last"],
                         help="what PyTorch's steps cost, by cost.py; -last: channels last")
     parser.add_argument("--double", action="store_true", help="run PyTorch in float64 too")
@@ -163,8 +164,9 @@ def cosine(optimizer, total, warmup):
 
 
 def scope(args):
-    """What forward runs in: PyTorch's autocast where --cost asks for 16 bits."""
-    return torch.autocast("cpu", torch.bfloat16, enabled=bool(args.cost) and args.cost.startswith("bfloat16"))
+    """What forward runs in: PyTorch's autocast where --cost or --bf16 asks for 16 bits."""
+    asked = args.bf16 or bool(args.cost) and args.cost.startswith("bfloat16")
+    return torch.autocast("cpu", torch.bfloat16, enabled=asked)
 
 
 def in_format(args, *tensors):
@@ -228,9 +230,9 @@ def full(recipe, args, make, loss_of, clip, metric, decay):
     model, optimizer, schedule = make()
     load(model, recording.models[0])
     average = Average(model, decay) if decay else None
-    train(model, optimizer, recording.train, loss_of, schedule, clip, after=average)
+    train(model, optimizer, recording.train, loss_of, schedule, clip, lambda: scope(args), average)
     model = (average.model if average else model).eval()
-    with torch.no_grad():
+    with torch.no_grad(), scope(args):
         print(recording.output.strip())
         print(f"{recipe}: PyTorch {metric(model, recording.test):.4f}")
 
