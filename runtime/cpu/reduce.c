@@ -279,10 +279,11 @@ static void plan_rows(reduction *r) {
   for (int i = 0; i < r->n_kept; i++) r->rows.size[i] = r->kept[i].size, r->rows.step[i] = r->kept[i].stride;
 }
 
-/* Rows of up to so many elements stand in columns from the beginning; of longer ones what FEW lanes leave, of so many
- * rows together that these fill a tile at most. */
-enum { AHEAD = 4096 };
+/* Rows of up to so many elements stand in columns from the beginning. Of longer ones the FEW lanes that are left do, of
+ * so many rows together as one chunk is worth, which fill a tile at most. */
 enum { STANDING = 47, BATCH_LANES = 32 * GB_TILE, BATCH_ROWS = GB_TILE / FEW };
+/* Bytes ahead of a row that memory is asked for: its halves are read by turns, which the processor does not foresee. */
+enum { AHEAD = 4096 };
 
 /* Cut the work. A lane adds up at most 64 loads in a row before the tree takes over. */
 static void plan_units(reduction *r) {
