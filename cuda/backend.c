@@ -365,6 +365,10 @@ gb_status gb_cuda_read(gb_cuda_call *call, void *host, const void *device, size_
   return device_read(call->cuda, host, device, bytes);
 }
 
+gb_status gb_cuda_write(gb_cuda_call *call, void *device, const void *host, size_t bytes) {
+  return device_write(call->cuda, device, host, bytes);
+}
+
 /* Each device's stream waits for the other's where memory changes hands: the source's for what writes it, and what
  * comes after in the source's stream, which may use that memory again, for the copy. */
 static gb_status device_fetch(void *state, void *to, void *source, const void *from, size_t bytes) {
@@ -379,6 +383,13 @@ static gb_status device_fetch(void *state, void *to, void *source, const void *f
   if (!code) code = gb_rt_event_record(cuda->crossed, cuda->stream);
   if (!code) code = gb_rt_event_wait(other->stream, cuda->crossed);
   return code ? runtime_failure(cuda, code, "a copy between devices") : GB_OK;
+}
+
+static gb_status device_copy(void *state, void *to, const void *from, size_t bytes) {
+  gb_cuda *cuda = state;
+  GB_TRY(enter(cuda));
+  int code = bytes ? gb_rt_copy(cuda->stream, to, from, bytes, GB_COPY_ON_DEVICE) : 0;
+  return code ? runtime_failure(cuda, code, "a copy on the device") : GB_OK;
 }
 
 static gb_status device_clear(void *state, void *device, size_t bytes) {
@@ -701,7 +712,7 @@ gb_status gb_backend_open(const gb_engine_table *engine, uint32_t abi, gb_backen
   *out = (gb_backend){ .name = "cuda", .state = cuda, .context = out->context, .index = cuda->device, .devices = count,
                        .alloc = device_alloc,
                        .free = device_free, .write = device_write, .read = device_read, .fetch = device_fetch,
-                           .clear = device_clear, .pin = device_pin,
+                           .copy = device_copy, .clear = device_clear, .pin = device_pin,
                        .unpin = device_unpin, .post = device_post, .arrive = device_arrive, .pace = device_pace,
                            .synchronize = device_synchronize,
                        .describe = device_describe, .capture_begin = device_capture_begin,

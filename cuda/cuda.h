@@ -63,6 +63,8 @@ gb_status gb_cuda_may_open(gb_cuda_call *call, const char *library);
 void gb_cuda_settle(void *stream);
 /* Read device memory, in order with what was launched; this waits. */
 gb_status gb_cuda_read(gb_cuda_call *call, void *host, const void *device, size_t bytes);
+/* Write it, in order with what is launched; the host's memory is free on return. */
+gb_status gb_cuda_write(gb_cuda_call *call, void *device, const void *host, size_t bytes);
 
 /* optim.c: launch a step of the engine's. `call` has the stream, and gives scratch. */
 typedef gb_status (*gb_cuda_step)(gb_cuda_call *call, const struct gb_step_call *step);

@@ -1,8 +1,11 @@
 /* cuda/optim.c - passes over a slab: brings what the engine's call says into the form of the kernels of optim.cu.
  *
  * The segments with a gradient travel with the launch, so nothing is uploaded and a captured graph keeps them. Counts
- * of steps, flags and the scale live on the device, and no pass waits for them. */
+ * of steps, flags and the scale live on the device, and no pass waits for them; but where processes share gradients
+ * out, a check waits for what it measured of this one's, which the others are to know. */
 #include "cuda/optim.h"
+
+#include <stdlib.h>
 
 #include "cuda/cuda.h"
 #include "tensor/slab.h"
@@ -21,7 +24,7 @@ static gb_pass pass_of(const gb_step_call *c) {
                 .owner = c->owner, .scaled = c->scaled, .maximize = c->maximize, .norm = c->norm, .spares = c->spares,
                 .norm_type = c->norm_type, .max_norm = c->max_norm, .clip_factor = c->clip_factor,
                     .clip_value = c->clip_value,
-                .optimizer = c->kind, .live = c->live };
+                .optimizer = c->kind, .live = c->live, .known = c->known };
   if (c->numbers) p.numbers = *c->numbers;
   p.parameters = data_of(slab->parameters);
   p.weights = slab->masters ? gb_data(slab->masters) : p.parameters;
@@ -37,7 +40,7 @@ static gb_pass pass_of(const gb_step_call *c) {
   }
   int64_t first = 0;
   while (first < slab->count && !slab->segments[first].has_grad) first++;
-  if (first < slab->count) p.start = slab->segments[first].offset;
+  if (first < slab->count) p.start = slab->segments[first].offset / GB_NORM_CHUNK * GB_NORM_CHUNK;
   return p;
 }
 
@@ -49,7 +52,7 @@ static void run_segments(gb_cuda_call *call, const gb_slab *slab, gb_pass_kind k
     for (; s < slab->count && p->count < GB_PASS_SEGMENTS; s++) {
       const gb_segment *segment = &slab->segments[s];
       if (!segment->has_grad || segment->size == 0) continue;
-      p->segment[p->count++] = (gb_pass_segment){ segment->offset, segment->size, segment->place };
+      p->segment[p->count++] = (gb_pass_segment){ segment->offset, segment->size, (int32_t)segment->place, (int32_t)s };
     }
     if (p->count == 0) continue;
     gb_pass_run(call->stream, kind, p);
@@ -64,14 +67,62 @@ static int64_t count_chunks(const gb_slab *slab, const gb_pass *p) {
   return last < 0 ? 0 : gb_pass_chunks(slab->segments[last].offset + slab->segments[last].size - p->start);
 }
 
+/* So many numbers in scratch, all 0; NULL: none, text set. */
+static double *zeros(gb_cuda_call *call, int64_t count) {
+  size_t bytes = sizeof(double) * (size_t)count;
+  double *numbers = gb_cuda_scratch(call, bytes);
+  return numbers && gb_cuda_clear(call, numbers, bytes) == GB_OK ? numbers : NULL;
+}
+
+/* {---- gradients that processes share out ---- */
+
+/* What a check measures of them: the norms of groups, and then a flag for each segment. */
+typedef struct shares { double *numbers; int64_t groups, segments; } shares;
+
+/* The numbers of all processes, in the host's memory. looked: this one has measured. */
+static gb_status exchange(gb_cuda_call *call, const gb_step_call *c, const shares *s, bool looked, double *host,
+                          bool *bad) {
+  if (looked) GB_TRY(gb_cuda_read(call, host, s->numbers, sizeof *host * (size_t)(s->groups + s->segments)));
+  for (int64_t i = 0; i < s->segments; i++) *bad |= host[s->groups + i] > 0;
+  return c->share(c, host, s->groups, s->segments, bad);
+}
+
+/* And they become the scalars' flags and norm, where there are scalars. */
+static gb_status share(gb_cuda_call *call, const gb_step_call *c, gb_pass *p, const shares *s, bool looked) {
+  bool bad = false;
+  size_t count = (size_t)(s->groups + s->segments);
+  double *host = calloc(count + 1, sizeof *host);
+  if (!host) return gb_cuda_fail(call, GB_EMEMORY, "out of memory for %zu numbers", count);
+  gb_status status = exchange(call, c, s, looked, host, &bad);
+  if (status == GB_OK && c->found) status = gb_cuda_write(call, s->numbers, host, sizeof *host * count);
+  free(host);
+  if (status != GB_OK || !c->found) return status;
+  if (bad) gb_pass_raise(call->stream, p, s->segments);
+  if (s->groups) gb_pass_norm_of(call->stream, p, s->numbers, s->groups);
+  return GB_OK;
+}
+
+static gb_status check_shares(gb_cuda_call *call, const gb_step_call *c, gb_pass_kind kind) {
+  gb_pass p = pass_of(c);
+  int64_t chunks = c->norm_type > 0 ? count_chunks(c->slab, &p) : 0;
+  shares s = { NULL, (chunks + GB_PASS_GROUP - 1) / GB_PASS_GROUP, c->slab->counters->numel / 2 };
+  bool looks = kind == GB_PASS_UNSCALE || !c->known;
+  s.numbers = zeros(call, s.groups + s.segments);
+  if (!s.numbers) return GB_EMEMORY;
+  p.flags = s.numbers + s.groups;
+  if (looks && chunks && !(p.norms = zeros(call, chunks))) return GB_EMEMORY;
+  if (looks) run_segments(call, c->slab, kind, &p, NULL);
+  if (p.norms) gb_pass_join(call->stream, &p, chunks, s.numbers);
+  return share(call, c, &p, &s, looks);
+}
+
+/* ----} */
+
 static gb_status check(gb_cuda_call *call, const gb_step_call *c, gb_pass_kind kind) {
+  if (c->share) return check_shares(call, c, kind);
   gb_pass p = pass_of(c);
   int64_t chunks = count_chunks(c->slab, &p);
-  if (c->norm_type > 0 && chunks) {
-    p.norms = gb_cuda_scratch(call, sizeof(double) * (size_t)chunks);
-    if (!p.norms) return GB_EMEMORY;
-    GB_TRY(gb_cuda_clear(call, p.norms, sizeof(double) * (size_t)chunks));
-  }
+  if (c->norm_type > 0 && chunks && !(p.norms = zeros(call, chunks))) return GB_EMEMORY;
   run_segments(call, c->slab, kind, &p, NULL);
   if (p.norms) gb_pass_norm(call->stream, &p, chunks);
   return GB_OK;
@@ -90,6 +141,9 @@ static gb_status clip_pass(gb_cuda_call *call, const gb_step_call *c) { return r
 static gb_status direct_pass(gb_cuda_call *call,
                              const gb_step_call *c) { return run_one(call, c, GB_PASS_DIRECT, NULL); }
 
+static gb_status measure_pass(gb_cuda_call *call,
+                              const gb_step_call *c) { return run_one(call, c, GB_PASS_MEASURE, NULL); }
+
 /* The launches of a step follow each other, and use one room. */
 static gb_status update_pass(gb_cuda_call *call, const gb_step_call *c) {
   gb_pass p = pass_of(c);
@@ -106,5 +160,6 @@ static gb_status rescale(gb_cuda_call *call, const gb_step_call *c) {
 
 const gb_cuda_step gb_cuda_steps[GB_STEP_COUNT] = {
   [GB_STEP_CHECK] = check_pass, [GB_STEP_UNSCALE] = unscale_pass, [GB_STEP_CLIP] = clip_pass,
-  [GB_STEP_DIRECT] = direct_pass, [GB_STEP_UPDATE] = update_pass, [GB_STEP_RESCALE] = rescale,
+  [GB_STEP_DIRECT] = direct_pass, [GB_STEP_MEASURE] = measure_pass, [GB_STEP_UPDATE] = update_pass,
+  [GB_STEP_RESCALE] = rescale,
 };

@@ -2,20 +2,23 @@
  *
  * A block handles one chunk of the slab and visits the segments that lie in it, four elements to a thread. What is the
  * same for all elements is read from the scalars on the device, so nothing waits for the host. Norms are of gradients
- * in their true size, as unscaling rounds them, added in a fixed order: threads, then chunks. A step reads and writes
- * each element once: SGD moves 12 bytes per float32 element (20 with momentum), Adam 28, 4 more where it clips, and 2
- * more per 16-bit copy that it refreshes on the way. Arithmetic is float32, or float64 for float64 parameters; the
- * numbers of a whole segment are made in double. What a step does to an element stands in base/updates.h. */
+ * in their true size, as unscaling rounds them, added in a fixed order: threads, chunks, groups. A step reads and
+ * writes each element once: SGD moves 12 bytes per float32 element (20 with momentum), Adam 28, 4 more where it clips,
+ * and 2 more per 16-bit copy that it refreshes on the way. Arithmetic is float32, or float64 for float64 parameters;
+ * the numbers of a whole segment are made in double. What a step does to an element stands in base/updates.h. */
 #include "cuda/optim.h"
 
 #include <float.h>
 #include <stddef.h>
 
+#include "base/measures.h"
 #include "cuda/block.cuh"
 #include "cuda/lanes.cuh"
 
 #define CHUNK 4096
-static_assert(CHUNK >= GB_LEAST_CHUNK, "there is room for the parts of segments");
+static_assert(CHUNK == GB_LEAST_CHUNK, "there is room for the parts of segments, and processes know what they are");
+static_assert(GB_THREADS == GB_SUM_LANES && GB_WARP == GB_SUM_WARP, "a block adds them as processes do");
+static_assert(CHUNK * GB_PASS_GROUP == GB_NORM_CHUNK, "a group is what processes share out");
 
 extern "C" int64_t gb_pass_chunks(int64_t elements) { return (elements + CHUNK - 1) / CHUNK; }
 
@@ -115,6 +118,23 @@ static __device__ __forceinline__ double norm_of(double type, double g) {
   return type == 2 ? g * g : isinf(type) ? size : pow(size, type);
 }
 
+/* A gradient of that segment was not finite. */
+static __device__ __forceinline__ void raise_all(const gb_pass &p, int64_t index) {
+  if (p.found) raise_flag(&p.found->found_inf);
+  if (p.scale) raise_flag(&p.scale->found_inf);
+  if (p.blame && p.scale)
+    atomicExch((unsigned long long *)&p.blame[index], (unsigned long long)(p.scale->steps + p.scale->skipped + 1));
+}
+
+static __global__ void raise_kernel(gb_pass p, int64_t segments) {
+  for (int64_t s = threadIdx.x; s < segments; s += blockDim.x)
+    if (p.flags[s] > 0) raise_all(p, s);
+}
+
+extern "C" void gb_pass_raise(gb_stream stream, const gb_pass *pass, int64_t segments) {
+  GB_LAUNCH(stream, raise_kernel, 1, GB_THREADS, 0, *pass, segments);
+}
+
 /* Elements are checked before they are multiplied, as PyTorch does, and measured after. */
 struct check_run {
   double norm;
@@ -135,11 +155,8 @@ struct check_run {
         if (is_in(f, l)) norm = join_norms(p.norm_type, norm, norm_of(p.norm_type, g[l]));
     }
     if (!bad) return;
-    if (p.found) raise_flag(&p.found->found_inf);
-    if (p.scale) raise_flag(&p.scale->found_inf);
-    if (p.blame && p.scale)
-      atomicExch((unsigned long long *)&p.blame[p.segment[s].index],
-                 (unsigned long long)(p.scale->steps + p.scale->skipped + 1));
+    if (p.flags) p.flags[p.segment[s].index] = 1; /* whoever writes it */
+    else raise_all(p, p.segment[s].index);
   }
 };
 
@@ -154,16 +171,38 @@ static __global__ void check_kernel(gb_pass p, bool unscale) {
   if (threadIdx.x == 0) p.norms[chunk] = join_norms(p.norm_type, p.norms[chunk], norm);
 }
 
-/* The norm of the slab, joined to what the scalars hold. */
-static __global__ void norm_kernel(gb_pass p, int64_t chunks) {
+/* Of the norms of so many chunks those of a group, in their order. */
+static __device__ __forceinline__ double group_of(const gb_pass &p, int64_t chunks, int64_t group) {
+  int64_t first = group * GB_PASS_GROUP, end = first + GB_PASS_GROUP < chunks ? first + GB_PASS_GROUP : chunks;
   double norm = 0;
-  for (int64_t i = threadIdx.x; i < chunks; i += blockDim.x) norm = join_norms(p.norm_type, norm, p.norms[i]);
+  for (int64_t i = first; i < end; i++) norm = join_norms(p.norm_type, norm, p.norms[i]);
+  return norm;
+}
+
+static __global__ void join_kernel(gb_pass p, int64_t chunks, double *groups) {
+  int64_t group = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+  if (group * GB_PASS_GROUP < chunks) groups[group] = group_of(p, chunks, group);
+}
+
+/* The norm of the slab, joined to what the scalars hold. groups: NULL where they are to be made of the chunks'. */
+static __global__ void norm_kernel(gb_pass p, int64_t chunks, const double *groups) {
+  double norm = 0;
+  for (int64_t i = threadIdx.x; i * GB_PASS_GROUP < chunks; i += blockDim.x)
+    norm = join_norms(p.norm_type, norm, groups ? groups[i] : group_of(p, chunks, i));
   norm = isinf(p.norm_type) ? gb_block_reduce<gb_most_of>(norm, 0.0) : gb_block_reduce<gb_sum_of>(norm, 0.0);
   if (threadIdx.x == 0) p.found->norm_squared = join_norms(p.norm_type, p.found->norm_squared, norm);
 }
 
 extern "C" void gb_pass_norm(gb_stream stream, const gb_pass *pass, int64_t chunks) {
-  GB_LAUNCH(stream, norm_kernel, 1, GB_THREADS, 0, *pass, chunks);
+  GB_LAUNCH(stream, norm_kernel, 1, GB_THREADS, 0, *pass, chunks, (const double *)NULL);
+}
+extern "C" void gb_pass_norm_of(gb_stream stream, const gb_pass *pass, const double *groups, int64_t count) {
+  GB_LAUNCH(stream, norm_kernel, 1, GB_THREADS, 0, *pass, count * GB_PASS_GROUP, groups);
+}
+extern "C" void gb_pass_join(gb_stream stream, const gb_pass *pass, int64_t chunks, double *groups) {
+  int64_t count = (chunks + GB_PASS_GROUP - 1) / GB_PASS_GROUP;
+  GB_LAUNCH(stream, join_kernel, (unsigned)((count + GB_THREADS - 1) / GB_THREADS), GB_THREADS, 0, *pass, chunks,
+            groups);
 }
 
 /* ====} */
@@ -377,8 +416,9 @@ template <class Rule> struct measure_run {
     weights = gb_block_reduce<gb_sum_of>(weights, 0.0);
     directions = gb_block_reduce<gb_sum_of>(directions, 0.0);
     if (threadIdx.x != 0) return;
-    p.parts[2 * (chunk + index)] = weights;
-    p.parts[2 * (chunk + index) + 1] = directions;
+    int64_t part = chunk + p.segment[s].place;
+    p.parts[2 * part] = weights;
+    p.parts[2 * part + 1] = directions;
   }
 };
 
@@ -389,21 +429,45 @@ template <class Rule> static __global__ void __launch_bounds__(GB_THREADS) measu
   if (!visitor.gradients.skipped) visit_chunk(p, chunk, visitor);
 }
 
-/* A block for each segment adds its parts, in a fixed order. */
+/* A block for each segment adds its parts: those of a group of chunks, and then groups as gb_sum_parts. */
 static __global__ void sum_kernel(gb_pass p) {
   gb_pass_segment segment = p.segment[blockIdx.x];
   int64_t first = (segment.offset - p.start) / CHUNK, last = (segment.offset + segment.size - 1 - p.start) / CHUNK;
   for (int k = 0; k < 2; k++) {
     double sum = 0;
-    for (int64_t c = first + threadIdx.x; c <= last; c += blockDim.x) sum += p.parts[2 * (c + segment.index) + k];
+    for (int64_t g = first / GB_PASS_GROUP + threadIdx.x; g <= last / GB_PASS_GROUP; g += blockDim.x) {
+      int64_t from = g * GB_PASS_GROUP, to = from + GB_PASS_GROUP - 1;
+      double part = 0;
+      for (int64_t c = from > first ? from : first; c <= to && c <= last; c++)
+        part += p.parts[2 * (c + segment.place) + k];
+      sum += part;
+    }
     sum = gb_block_reduce<gb_sum_of>(sum, 0.0);
-    if (threadIdx.x == 0) p.measures[2 * segment.index + k] = sum;
+    if (threadIdx.x == 0) p.measures[2 * segment.place + k] = sum;
   }
 }
 
-template <class Rule> static void measure(gb_stream stream, unsigned grid, const gb_pass *pass) {
+template <class Rule> static void measure_parts(gb_stream stream, unsigned grid, const gb_pass *pass) {
   GB_LAUNCH(stream, measure_kernel<Rule>, grid, GB_THREADS, 0, *pass);
+}
+
+template <class Rule> static void measure(gb_stream stream, unsigned grid, const gb_pass *pass) {
+  if (pass->known) return;
+  measure_parts<Rule>(stream, grid, pass);
   GB_LAUNCH(stream, sum_kernel, (unsigned)pass->count, GB_THREADS, 0, *pass);
+}
+
+static void run_measure(gb_stream stream, unsigned grid, const gb_pass *pass) {
+  switch (pass->optimizer) {
+#define OPTIMIZER(NAME, HYPERS, STATES, DOC) \
+  case GB_##NAME: return;
+#define MEASURED(NAME, HYPERS, STATES, DOC)                                                                   \
+  case GB_##NAME:                                                                                             \
+    (pass->is_f64 ? measure_parts<NAME##_f64> : measure_parts<NAME##_f32>)(stream, grid, pass);               \
+    return;
+#include "base/optimizers.def"
+    case GB_OPTIMIZERS: return;
+  }
 }
 
 /* The directions of a chunk's runs, in the last state. */
@@ -456,7 +520,7 @@ template <class Rule> static __global__ void numbers_kernel(gb_pass p) {
   typename Rule::numbers numbers;
   gb_optim_numbers hyper = p.live ? *p.live : p.numbers;
   Rule::segment(hyper, p.steps[index], &numbers);
-  Rule::measured(hyper, p.measures + 2 * index, &numbers);
+  Rule::measured(hyper, p.measures + 2 * p.segment[s].place, &numbers);
   *(typename Rule::numbers *)(void *)(p.made + s * GB_PASS_NUMBERS) = numbers;
 }
 
@@ -524,6 +588,7 @@ extern "C" void gb_pass_run(gb_stream stream, gb_pass_kind kind, const gb_pass *
     case GB_PASS_UNSCALE: GB_LAUNCH(stream, check_kernel, grid, GB_THREADS, 0, *pass, true); return;
     case GB_PASS_CLIP: GB_LAUNCH(stream, clip_kernel, grid, GB_THREADS, 0, *pass); return;
     case GB_PASS_DIRECT: run_direct(stream, grid, pass); return;
+    case GB_PASS_MEASURE: run_measure(stream, grid, pass); return;
     case GB_PASS_STEP: run_step(stream, grid, pass); return;
   }
 }

@@ -206,8 +206,7 @@ gb.optim.Sharded = define("gb.optim.Sharded(optimizer: optimizer|lbfgs; gradient
   whole optimizer. Every process makes every step, state_dict and load_state_dict; a state does not know how many \z
   there were. In a job of one nothing changes. Muon and Adafactor step whole matrices: each process those that are \z
   its share of the work, and gradients stay whole. LAMB and LARS, which measure each parameter first, send a message \z
-  more in a step. Of parameters on a GPU gradients stay whole too, and what is brought together goes through the \z
-  host's memory. Errors: LBFGS, which looks at all parameters together; LAMB and LARS with parameters on a GPU. \z
+  more in a step. Of parameters on a GPU a step waits for it. Errors: LBFGS, which looks at all parameters together. \z
   Example: \z
   local opt = gb.optim.Sharded(gb.optim.AdamW(gb.nn.Linear(2, 2):parameters()))",
   "strict", function(optimizer, options)

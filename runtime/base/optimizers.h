@@ -54,5 +54,7 @@ typedef enum gb_factor_form { GB_FACTOR_ROWS, GB_FACTOR_COLUMNS, GB_FACTOR_WHOLE
 
 /* A backend cuts a slab into chunks of at least so many elements. */
 enum { GB_LEAST_CHUNK = 4096 };
+/* Gradients are measured by chunks of so many elements of a slab, counted from its first one. */
+enum { GB_NORM_CHUNK = 1 << 14 };
 
 #endif

@@ -265,7 +265,7 @@ gb_status gb_cpu_open(gb_context *context, const char *level, gb_backend *out) {
   if (!room) return GB_EMEMORY;
   *room = (gb_cpu_room){ .level = picked->name, .unit = picked->unit };
   *out = (gb_backend){ .name = "cpu", .state = room, .context = context, .close = host_close, .alloc = host_alloc,
-                       .free = host_free, .write = host_copy_in,
+                       .free = host_free, .copy = host_copy_in, .write = host_copy_in,
                        .read = host_copy_out, .clear = host_clear, .synchronize = host_synchronize };
   picked->fill(out);
   return GB_OK;

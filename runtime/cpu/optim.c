@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/float.h"
+#include "base/measures.h"
 #include "cpu/cpu.h"
 #include "tensor/slab.h"
 
@@ -210,7 +211,7 @@ static void check_run(pass *p, int64_t chunk, const gb_segment *segment, int64_t
 static gb_status share(const gb_step_call *call, pass *p, int64_t chunks) {
   if (!call->share) return GB_OK;
   bool bad = atomic_load(&p->bad);
-  GB_TRY(call->share(call, p->norms, p->norms ? chunks : 0, &bad));
+  GB_TRY(call->share(call, p->norms, p->norms ? chunks : 0, 0, &bad));
   atomic_store(&p->bad, bad);
   return GB_OK;
 }
@@ -222,9 +223,10 @@ static void note_bad(const gb_step_call *call, pass *p) {
   if (call->scale) call->scale->found_inf = 1;
 }
 
-/* The norm of the slab, joined to what the scalars hold. */
+/* The norm of the slab, joined to what the scalars hold, where there are some. */
 static void note_norm(const gb_step_call *call, const pass *p, int64_t chunks) {
   double norm = 0;
+  if (!call->found) return;
   for (int64_t i = 0; i < chunks; i++) norm = join_norms(call, norm, p->norms[i]);
   call->found->norm_squared = join_norms(call, call->found->norm_squared, norm);
 }
@@ -379,7 +381,7 @@ static void measure_parts(pass *p, run_fn run) {
   p->run = step;
 }
 
-/* Measure each segment: its parts are added in their order, whatever thread they came from. */
+/* Measure each segment: its parts are added in one order, whatever thread they came from. */
 static void measure(pass *p, run_fn run) {
   measure_parts(p, run);
   for (int64_t s = 0; s < p->slab->count; s++) {
@@ -387,10 +389,7 @@ static void measure(pass *p, run_fn run) {
     if (!segment->has_grad || segment->size == 0) continue;
     int64_t first = (segment->offset - p->start) / CHUNK,
         last = (segment->offset + segment->size - 1 - p->start) / CHUNK;
-    double *sum = p->measures + 2 * s;
-    sum[0] = sum[1] = 0;
-    for (int64_t c = first; c <= last; c++)
-      for (int k = 0; k < 2; k++) sum[k] += p->parts[2 * (c + s) + k];
+    gb_sum_parts(p->parts + 2 * (first + s), last - first + 1, p->measures + 2 * s);
   }
 }
 

@@ -281,7 +281,7 @@ static void place_parameters(gb_shards *s) {
 /* A bucket lies on a device where all of its gradients do. */
 static void find_device(gb_shards *s, int k) {
   unit *u = &s->units[k];
-  int64_t near = u->shared ? 0 : s->planted[u->low].near;
+  int64_t near = s->planted[u->low].near;
   for (int i = u->low; i <= u->high; i++)
     if (s->spots[i].unit == k && s->planted[i].near != near) near = 0;
   if (u->lane.count == 0) near = 0;

@@ -418,19 +418,30 @@ static void lay_parts(packing *p) {
 }
 
 /* Copy the pieces of one rank (-1: all) from the lane to their parts, or back. */
-static void move_pieces(packing *p, int rank, bool back, void *data, void *parts) {
-  size_t each = gb_dtype_bytes(p->tree->lane.dtype), place = 0;
+static gb_status move_pieces(packing *p, int rank, bool back, void *data, void *parts) {
+  const gb_lane *of = &p->tree->lane;
+  size_t each = gb_dtype_bytes(of->dtype), place = 0;
   for (int64_t i = 0; i < p->count; i++) {
     const gb_piece *piece = &p->pieces[i];
     size_t bytes = (size_t)piece->count * each;
     if (rank < 0 || piece->owner == rank) {
       int64_t *next = &p->next[part_of(p->tree->comm, piece->owner, p->halves)];
       char *lane = (char *)data + place, *part = (char *)parts + (size_t)*next * each;
-      memcpy(back ? lane : part, back ? part : lane, bytes);
+      GB_TRY(copy(p->tree->comm, of, back ? lane : part, back ? part : lane, bytes));
       *next += piece->count;
     }
     place += bytes;
   }
+  return GB_OK;
+}
+
+/* The lane gets the sums of this rank's pieces, and 0 elsewhere. */
+static gb_status bring_own(packing *p, void *data, void *parts) {
+  const gb_lane *lane = &p->tree->lane;
+  if (lane->near) GB_TRY(gb_near_clear(lane->near, p->tree->comm, data, gb_lane_bytes(lane)));
+  else memset(data, 0, gb_lane_bytes(lane));
+  lay_parts(p);
+  return move_pieces(p, p->tree->comm->rank, true, data, parts);
 }
 
 /* From rank 0, which has all parts, each to its rank, at the same place. */
@@ -450,7 +461,7 @@ static gb_status sum_parts(packing *p, void *data, void *parts) {
   gb_comm *comm = p->tree->comm;
   span spans[33];
   int rounds;
-  if (p->halves || comm->rank == 0) move_pieces(p, -1, false, data, parts);
+  if (p->halves || comm->rank == 0) GB_TRY(move_pieces(p, -1, false, data, parts));
   if (!p->halves) return hand_out(p, parts);
   return halve(comm, &p->tree->lane, &(cuts){ comm->size, p->tree->lane.count, p->cuts }, parts, data, spans, &rounds);
 }
@@ -462,19 +473,18 @@ static gb_status scatter_planned(packing *p, void **sum) {
     void *parts = gb_tree_leaf(tree), *data = tree->nodes[i].data;
     if (!parts) return GB_EMEMORY;
     lay_parts(p);
-    move_pieces(p, -1, false, data, parts);
+    gb_status status = move_pieces(p, -1, false, data, parts);
     tree->nodes[i].data = parts;
     gb_tree_spare(tree, data);
+    GB_TRY(status);
   }
   GB_TRY(gb_plan_sum(tree, p->cuts));
   void *data = gb_tree_leaf(tree), *parts = tree->nodes[0].data;
   if (!data) return GB_EMEMORY;
-  memset(data, 0, gb_lane_bytes(&tree->lane));
-  lay_parts(p);
-  move_pieces(p, tree->comm->rank, true, data, parts);
+  gb_status status = bring_own(p, data, parts);
   *sum = tree->nodes[0].data = data;
   gb_tree_spare(tree, parts);
-  return GB_OK;
+  return status;
 }
 
 static gb_status scatter_pieces(packing *p, void **sum) {
@@ -485,11 +495,7 @@ static gb_status scatter_pieces(packing *p, void **sum) {
   if (!parts) return GB_EMEMORY;
   lay_parts(p);
   gb_status status = sum_parts(p, data, parts);
-  if (status == GB_OK) {
-    memset(data, 0, gb_lane_bytes(&tree->lane));
-    lay_parts(p);
-    move_pieces(p, tree->comm->rank, true, data, parts);
-  }
+  if (status == GB_OK) status = bring_own(p, data, parts);
   tree->spare[tree->spares++] = parts;
   *sum = data;
   return status;

@@ -148,7 +148,7 @@ static gb_status run_batches(batch_list *list, gb_step step, gb_step_call call) 
     call.scaled = b->scale != NULL;
     call.share = NULL;
     call.known = false;
-    if (step == GB_STEP_CHECK && b->home) gb_split_prepare(b->home, &call);
+    if (step == GB_STEP_CHECK && b->home) GB_TRY(gb_split_prepare(b->home, &call));
     GB_TRY(gb_step_run(list->context, step, &call));
   }
   return GB_OK;

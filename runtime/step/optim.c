@@ -388,7 +388,7 @@ gb_status gb_optimizer_inspect(gb_optimizer *optimizer, gb_step step, gb_scale_s
       if (!any_gradient(slab)) continue;
       gb_step_call call = { .slab = slab, .scale = scale, .found = optimizer->found.data, .scaled = scale != NULL,
                             .norm_type = norm_type };
-      gb_split_prepare(slab, &call);
+      GB_TRY(gb_split_prepare(slab, &call));
       GB_TRY(gb_step_run(optimizer->context, step, &call));
     }
   return GB_OK;
@@ -677,7 +677,8 @@ static gb_status measure_slab(gb_optimizer *optimizer, gb_owned_slab *owned, gb_
 static gb_status measure_parts(gb_optimizer *optimizer, const gb_step_call *how, const gb_clip *clip) {
   const gb_split *split = &optimizer->split;
   bool flag = false;
-  if (how->found && how->found->found_inf != 0) return GB_OK;
+  if (how->found) GB_TRY(gb_optimizer_found(optimizer, &flag));
+  if (flag) return GB_OK;
   for (int g = 0; g < optimizer->n_groups; g++) {
     gb_group *group = optimizer->groups[g];
     gb_step_call call = call_for(optimizer, group, how, clip);
@@ -686,9 +687,9 @@ static gb_status measure_parts(gb_optimizer *optimizer, const gb_step_call *how,
   int64_t count = gb_split_measures(optimizer);
   double *numbers = gb_counted_alloc(optimizer->context, (size_t)count * sizeof *numbers);
   if (!numbers) return optimizer->context->error_code;
-  gb_split_take_measures(optimizer, numbers);
-  gb_status status = split->share(optimizer->context, split, numbers, count, &flag);
-  if (status == GB_OK) gb_split_give_measures(optimizer, numbers);
+  gb_status status = gb_split_take_measures(optimizer, numbers);
+  if (status == GB_OK) status = split->share(optimizer->context, split, numbers, count, &flag);
+  if (status == GB_OK) status = gb_split_give_measures(optimizer, numbers);
   gb_counted_free(numbers);
   return status;
 }

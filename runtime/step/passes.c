@@ -16,8 +16,9 @@ static gb_status check_slab(const gb_step_call *c) {
 /* A look at the gradients may measure their norm too. */
 static gb_status check_look(const gb_step_call *c) {
   GB_TRY(check_slab(c));
-  return c->norm_type > 0 && !c->found ? gb_fail(c->context, GB_EINVAL, "a norm needs scalars to be written to")
-      : GB_OK;
+  if (c->norm_type > 0 && !c->found && !c->share)
+    return gb_fail(c->context, GB_EINVAL, "a norm needs scalars to be written to");
+  return GB_OK;
 }
 
 /* A step also needs the weights, and the states that it uses. */

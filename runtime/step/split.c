@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "base/measures.h"
 #include "step/optimizer.h"
 #include "step/weights.h"
 
@@ -232,6 +233,37 @@ static gb_owned_slab *next_slab(const gb_optimizer *optimizer, int *group, int *
   return *group < optimizer->n_groups ? optimizer->groups[*group]->slabs[(*i)++] : NULL;
 }
 
+static gb_device device_of(const gb_slab *slab) { return slab->gradients->storage->device; }
+
+static const gb_backend *backend_of(const gb_slab *slab) {
+  return gb_context_backend(gb_tensor_context(slab->gradients), device_of(slab));
+}
+
+/* Does the slab lie on a device? */
+static bool is_near(const gb_slab *slab) { return device_of(slab).type != GB_CPU; }
+
+/* The first segment of a pass; NULL: none has a gradient. */
+static const gb_segment *first_segment(const gb_slab *slab) {
+  for (int64_t s = 0; s < slab->count; s++)
+    if (slab->segments[s].has_grad) return &slab->segments[s];
+  return NULL;
+}
+
+/* The values of a vector in the host's memory, to be read: they lie there, or it is a copy. */
+static gb_status open_one(gb_context *context, gb_tensor *vector, char **out) {
+  size_t bytes = (size_t)vector->numel * gb_dtype_bytes((gb_dtype)vector->dtype);
+  if (vector->storage->device.type == GB_CPU) return *out = gb_data(vector), GB_OK;
+  *out = gb_counted_alloc(context, bytes);
+  if (!*out) return context->error_code;
+  gb_status status = gb_tensor_read(vector, *out, bytes);
+  if (status != GB_OK) gb_counted_free(*out);
+  return status;
+}
+
+static void close_one(const gb_tensor *vector, char *data) {
+  if (vector->storage->device.type != GB_CPU) gb_counted_free(data);
+}
+
 /* {==== what a step measures first ==== */
 
 /* The slab's numbers: two for each place that gb_measures_of speaks of, here for chunks of GB_NORM_CHUNK. */
@@ -250,41 +282,60 @@ static chunks chunks_in(const gb_segment *segment) {
   return (chunks){ segment->offset / GB_NORM_CHUNK, (segment->offset + segment->size - 1) / GB_NORM_CHUNK };
 }
 
-/* A pass counts chunks from the one in which the first segment with a gradient begins. */
-static void take_part(const gb_slab *part, int64_t chunk, double *numbers) {
-  const double *from = (const double *)(const void *)gb_data(part->measures) + 2 * part->count;
-  int64_t start = -1;
+/* A pass counts its chunks, which are smaller ones on a device, from where the chunk of GB_NORM_CHUNK begins that the
+ * first segment with a gradient lies in. from: what it measured; chunk: the first one of the part in its slab. */
+static void take_part(const gb_slab *part, const double *from, int64_t chunk, double *numbers) {
+  int64_t each = is_near(part) ? GB_LEAST_CHUNK : GB_NORM_CHUNK, per = GB_NORM_CHUNK / each, start = -1;
   for (int64_t s = 0; s < part->count; s++) {
     const gb_segment *segment = &part->segments[s];
     if (!segment->has_grad) continue;
-    chunks in = chunks_in(segment);
-    if (start < 0) start = in.first;
-    for (int64_t c = in.first; c <= in.last && segment->size; c++)
-      memcpy(&numbers[2 * (chunk + c + segment->place)], &from[2 * (c - start + s)], 2 * sizeof *from);
+    if (start < 0) start = chunks_in(segment).first * per;
+    int64_t first = segment->offset / each, last = (segment->offset + segment->size - 1) / each;
+    for (int64_t c = first; c <= last && segment->size; c++)
+      for (int k = 0; k < 2; k++)
+        numbers[2 * (chunk + c / per + segment->place) + k] += from[2 * (c - start + s) + k];
   }
 }
 
-void gb_split_take_measures(const gb_optimizer *optimizer, double *numbers) {
+gb_status gb_split_take_measures(const gb_optimizer *optimizer, double *numbers) {
   const gb_split *split = &optimizer->split;
   int group = 0, i = 0;
   memset(numbers, 0, (size_t)gb_split_measures(optimizer) * sizeof *numbers);
   for (gb_owned_slab *owned; (owned = next_slab(optimizer, &group, &i)); numbers += 2 * places_of(&owned->slab))
-    for (int64_t b = 0; b < owned->n_parts; b++)
-      take_part(&owned->parts[b], first_of(owned, split->size, b, split->rank) / GB_NORM_CHUNK, numbers);
+    for (int64_t b = 0; b < owned->n_parts; b++) {
+      const gb_slab *part = &owned->parts[b];
+      char *measures;
+      if (!first_segment(part)) continue;
+      GB_TRY(open_one(optimizer->context, part->measures, &measures));
+      take_part(part, (const double *)(void *)measures + 2 * part->count,
+                first_of(owned, split->size, b, split->rank) / GB_NORM_CHUNK, numbers);
+      close_one(part->measures, measures);
+    }
+  return GB_OK;
 }
 
-void gb_split_give_measures(const gb_optimizer *optimizer, const double *numbers) {
+/* The measures of the part's segments, from those of all parts of them. */
+static gb_status give_part(gb_context *context, const gb_owned_slab *owned, gb_slab *part, const double *numbers) {
+  size_t bytes = 2 * (size_t)part->count * sizeof *numbers;
+  double *sums = gb_counted_alloc(context, bytes);
+  if (!sums) return context->error_code;
+  for (int64_t s = 0; s < part->count; s++) {
+    const gb_segment *whole = &owned->slab.segments[part->segments[s].place];
+    chunks in = chunks_in(whole);
+    gb_sum_parts(numbers + 2 * (in.first + whole->place), in.last - in.first + 1, sums + 2 * s);
+  }
+  const gb_backend *backend = backend_of(part);
+  gb_status status = backend->write(backend->state, gb_data(part->measures), sums, bytes);
+  gb_counted_free(sums);
+  return status;
+}
+
+gb_status gb_split_give_measures(const gb_optimizer *optimizer, const double *numbers) {
   int group = 0, i = 0;
   for (gb_owned_slab *owned; (owned = next_slab(optimizer, &group, &i)); numbers += 2 * places_of(&owned->slab))
     for (int64_t b = 0; b < owned->n_parts; b++)
-      for (int64_t s = 0; s < owned->parts[b].count; s++) {
-        const gb_segment *whole = &owned->slab.segments[owned->parts[b].segments[s].place];
-        double *sum = (double *)(void *)gb_data(owned->parts[b].measures) + 2 * s;
-        chunks in = chunks_in(whole);
-        sum[0] = sum[1] = 0;
-        for (int64_t c = in.first; c <= in.last; c++)
-          for (int k = 0; k < 2; k++) sum[k] += numbers[2 * (c + whole->place) + k];
-      }
+      if (owned->parts[b].count) GB_TRY(give_part(optimizer->context, owned, &owned->parts[b], numbers));
+  return GB_OK;
 }
 
 /* ====} */
@@ -302,68 +353,40 @@ static size_t bytes_each(const gb_segment *segment, journey what) {
 
 typedef enum direction { COUNT, PACK, UNPACK } direction;
 
-/* The slab's weights, and the copies that narrow ones go by, in the host's memory: they lie there, or it is a copy. */
-typedef struct image { char *weights, *narrow; } image;
-
-static gb_status open_one(gb_context *context, gb_tensor *vector, char **out) {
-  size_t bytes = (size_t)vector->numel * gb_dtype_bytes((gb_dtype)vector->dtype);
-  if (vector->storage->device.type == GB_CPU) return *out = gb_data(vector), GB_OK;
-  *out = gb_counted_alloc(context, bytes);
-  return *out ? gb_tensor_read(vector, *out, bytes) : context->error_code;
-}
-
-/* back: and what is there now becomes the vector's. */
-static gb_status close_one(gb_tensor *vector, char *data, bool back) {
-  if (!data || vector->storage->device.type == GB_CPU) return GB_OK;
-  gb_status status = back ? gb_tensor_write(vector, data, (size_t)vector->numel *
-                                            gb_dtype_bytes((gb_dtype)vector->dtype)) : GB_OK;
-  gb_counted_free(data);
-  return status;
-}
-
 static gb_tensor *narrow_of(const gb_owned_slab *owned) {
   return owned->watched > SEEN ? owned->slab.copy[owned->narrow_slot] : NULL;
 }
 
-static gb_status open_image(gb_context *context, const gb_owned_slab *owned, image *out) {
-  *out = (image){ NULL, NULL };
-  gb_status status = open_one(context, owned->slab.parameters, &out->weights);
-  if (status == GB_OK && narrow_of(owned)) status = open_one(context, narrow_of(owned), &out->narrow);
-  return status;
-}
-
-static gb_status close_image(const gb_owned_slab *owned, image *i, gb_status status) {
-  gb_status one = close_one(owned->slab.parameters, i->weights, status == GB_OK);
-  if (status == GB_OK) status = one;
-  one = i->narrow ? close_one(narrow_of(owned), i->narrow, status == GB_OK) : GB_OK;
-  return status == GB_OK ? one : status;
-}
-
 /* Go along the runs of all segments that go: each moves at[owner] on by its bytes, and is copied to that place in
- * `packed` where it is this process's, or from there where it is another's. */
-static void walk(const gb_owned_slab *owned, const gb_split *split, journey what, direction way, int64_t *at,
-                 const image *i, char *packed) {
+ * `packed`, on the slab's device, where it is this process's, or from there where it is another's. */
+static gb_status walk(const gb_owned_slab *owned, const gb_split *split, journey what, direction way, int64_t *at,
+                      char *packed) {
   const gb_slab *slab = &owned->slab;
+  const gb_backend *backend = backend_of(slab);
+  char *narrow = narrow_of(owned) ? gb_data(narrow_of(owned)) : NULL, *weights = gb_data(slab->parameters);
   for (int64_t s = 0; s < slab->count; s++) {
     const gb_segment *segment = &slab->segments[s];
     size_t each = bytes_each(segment, what);
-    char *vector = !i ? NULL : each == sizeof(float) ? i->weights : i->narrow;
+    char *vector = each == sizeof(float) ? weights : narrow;
     int64_t end = segment->offset + segment->size;
     for (int64_t from = segment->offset, next; each && from < end; from = next) {
       int owner = owner_of(owned, split->size, from, &next);
       if (next > end) next = end;
       size_t bytes = (size_t)(next - from) * each;
-      if (way == PACK && owner == split->rank) memcpy(packed + at[owner], vector + (size_t)from * each, bytes);
-      if (way == UNPACK && owner != split->rank) memcpy(vector + (size_t)from * each, packed + at[owner], bytes);
+      if (way == PACK && owner == split->rank)
+        GB_TRY(backend->copy(backend->state, packed + at[owner], vector + (size_t)from * each, bytes));
+      if (way == UNPACK && owner != split->rank)
+        GB_TRY(backend->copy(backend->state, vector + (size_t)from * each, packed + at[owner], bytes));
       at[owner] += (int64_t)bytes;
     }
   }
+  return GB_OK;
 }
 
 /* Where the bytes of each process begin; at: room for as many. */
 static void find_starts(const gb_owned_slab *owned, const gb_split *split, journey what, int64_t *starts, int64_t *at) {
   memset(at, 0, sizeof *at * (size_t)split->size);
-  walk(owned, split, what, COUNT, at, NULL, NULL);
+  (void)walk(owned, split, what, COUNT, at, NULL);
   starts[0] = 0;
   for (int r = 0; r < split->size; r++) starts[r + 1] = starts[r] + at[r];
 }
@@ -373,23 +396,19 @@ static gb_status travel(gb_context *context, const gb_owned_slab *owned, const g
   size_t size = (size_t)split->size;
   int64_t *starts = gb_counted_alloc(context, (2 * size + 1) * sizeof *starts), *at = starts + size + 1;
   gb_tensor *packed = NULL;
-  image in_host;
   if (!starts) return context->error_code;
   find_starts(owned, split, what, starts, at);
-  gb_status status = open_image(context, owned, &in_host);
-  if (status == GB_OK)
-    status = gb_tensor_new_as(context, GB_UINT8, 1, &starts[size], NULL, (gb_device){ GB_CPU, 0 }, GB_MEM_SCRATCH,
-                              &packed);
+  gb_status status = gb_tensor_new_as(context, GB_UINT8, 1, &starts[size], NULL, device_of(&owned->slab),
+                                      GB_MEM_SCRATCH, &packed);
   if (status == GB_OK) {
     memcpy(at, starts, size * sizeof *at);
-    walk(owned, split, what, PACK, at, &in_host, gb_data(packed));
-    status = split->gather(context, split, packed, starts);
+    status = walk(owned, split, what, PACK, at, gb_data(packed));
   }
+  if (status == GB_OK) status = split->gather(context, split, packed, starts);
   if (status == GB_OK) {
     memcpy(at, starts, size * sizeof *at);
-    walk(owned, split, what, UNPACK, at, &in_host, gb_data(packed));
+    status = walk(owned, split, what, UNPACK, at, gb_data(packed));
   }
-  status = close_image(owned, &in_host, status);
   gb_tensor_release(packed);
   gb_counted_free(starts);
   return status;
@@ -522,24 +541,6 @@ gb_status gb_optimizer_gather(gb_optimizer *optimizer) {
 
 /* {==== splitting and joining ==== */
 
-/* Are any parameters on a GPU? */
-static bool is_on_device(const gb_optimizer *optimizer) {
-  int group = 0, i = 0;
-  bool any = false;
-  for (gb_owned_slab *owned; (owned = next_slab(optimizer, &group, &i));)
-    any |= owned->slab.gradients->storage->device.type != GB_CPU;
-  return any;
-}
-
-/* A GPU adds up what a step measures of a parameter in an order of its own, which parts of it would not give. */
-static gb_status check(const gb_optimizer *optimizer) {
-  const gb_optimizer_info *info = gb_optimizer_info_of(optimizer->kind);
-  if (!info->measured || !is_on_device(optimizer)) return GB_OK;
-  return gb_fail(optimizer->context, GB_EUNSUPPORTED, "Sharded: %s measures whole parameters before a step, which on a "
-                                                      "GPU is not shared out; use it unsharded, another optimizer, or "
-                                                      "move the model to 'cpu'", info->name);
-}
-
 /* The host may write through a pointer that it has had, and the other processes would not know. */
 static gb_status check_pointers(const gb_optimizer *optimizer) {
   int group = 0, i = 0;
@@ -567,10 +568,9 @@ static void drop_parts(const gb_optimizer *optimizer) {
 gb_status gb_optimizer_split(gb_optimizer *optimizer, const gb_split *split) {
   int group = 0, i = 0;
   bool shaped = gb_optimizer_info_of(optimizer->kind)->shaped;
-  bool gradients = split->gradients && !shaped && !is_on_device(optimizer); /* no GPU measures parts of them */
+  bool gradients = split->gradients && !shaped;
   if (split->size == 1) return GB_OK;
-  gb_status status = check(optimizer);
-  if (status == GB_OK && gradients) status = check_pointers(optimizer);
+  gb_status status = gradients ? check_pointers(optimizer) : GB_OK;
   for (gb_owned_slab *owned; status == GB_OK && (owned = next_slab(optimizer, &group, &i));) {
     status = gb_slab_sync_masters(owned);
     if (status == GB_OK) status = make_parts(optimizer->context, owned, split, shaped);
@@ -730,9 +730,21 @@ gb_status gb_split_whole(gb_tensor *const *tensors, int count, gb_tensor **out) 
 }
 
 /* Of the gradient of the slab, elements from .. end - 1. */
-static void clear_run(gb_slab *slab, int64_t from, int64_t end) {
-  size_t each = gb_dtype_bytes((gb_dtype)slab->gradients->dtype);
-  memset((char *)gb_data(slab->gradients) + (size_t)from * each, 0, (size_t)(end - from) * each);
+static gb_status clear_run(gb_slab *slab, int64_t from, int64_t end) {
+  size_t each = gb_dtype_bytes((gb_dtype)slab->gradients->dtype), bytes = (size_t)(end - from) * each;
+  const gb_backend *backend = backend_of(slab);
+  return backend->clear(backend->state, (char *)gb_data(slab->gradients) + (size_t)from * each, bytes);
+}
+
+/* What belongs to other processes. */
+static gb_status clear_others(gb_slab *slab, const gb_split *split) {
+  for (int64_t b = 0; b < gb_split_blocks(slab->elements, split->size); b++) {
+    GB_TRY(clear_run(slab, gb_split_first(slab->elements, split->size, b, 0),
+                     gb_split_first(slab->elements, split->size, b, split->rank)));
+    GB_TRY(clear_run(slab, gb_split_first(slab->elements, split->size, b, split->rank + 1),
+                     gb_split_first(slab->elements, split->size, b, split->size)));
+  }
+  return GB_OK;
 }
 
 /* {---- what is measured where gradients are brought together ---- */
@@ -744,48 +756,63 @@ gb_owned_slab *gb_split_measured(const gb_tensor *parameter) {
 
 static int64_t chunks_of(const gb_slab *slab) { return (slab->elements + GB_NORM_CHUNK - 1) / GB_NORM_CHUNK; }
 
-int64_t gb_split_numbers(const gb_owned_slab *owned) { return chunks_of(&owned->slab) + 1; }
-
-/* The first segment of a pass; NULL: none has a gradient. */
-static const gb_segment *first_segment(const gb_slab *slab) {
-  for (int64_t s = 0; s < slab->count; s++)
-    if (slab->segments[s].has_grad) return &slab->segments[s];
-  return NULL;
+int64_t gb_split_numbers(const gb_owned_slab *owned) {
+  return chunks_of(&owned->slab) + 1 + (is_near(&owned->slab) ? owned->slab.count : 0);
 }
 
-static double factor_of(const gb_step_call *call) { return call->scaled ? call->scale->inverse : 1; }
+/* What gradients with this scale (NULL: none) are multiplied by; a device's is waited for. */
+static gb_status factor_of(const gb_slab *slab, const gb_scale_state *scale, double *factor) {
+  float inverse = 1;
+  const gb_backend *backend = backend_of(slab);
+  if (scale) GB_TRY(backend->read(backend->state, &inverse, &scale->inverse, sizeof inverse));
+  *factor = (double)inverse;
+  return GB_OK;
+}
 
-/* A look at one part, whose numbers are kept. */
+/* A look at one part, whose numbers are kept: bad[0], and what a device says of each segment after it. */
 typedef struct look { gb_step_call call; double *norms, *bad; } look;
 
-static gb_status keep_numbers(const gb_step_call *call, double *norms, int64_t count, bool *bad) {
+static gb_status keep_numbers(const gb_step_call *call, double *numbers, int64_t count, int64_t flags, bool *bad) {
   const look *l = (const look *)((const char *)call - offsetof(look, call));
-  memcpy(l->norms + first_segment(call->slab)->offset / GB_NORM_CHUNK, norms, (size_t)count * sizeof *norms);
+  if (count)
+    memcpy(l->norms + first_segment(call->slab)->offset / GB_NORM_CHUNK, numbers, (size_t)count * sizeof *numbers);
+  if (flags) memcpy(l->bad + 1, numbers + count, (size_t)flags * sizeof *numbers);
   if (*bad) *l->bad = 1;
   *bad = false;
   return GB_OK;
 }
 
-gb_status gb_split_measure(gb_owned_slab *owned, double *numbers) {
+/* Of a device all of the slab is looked at, by one call that is waited for; elsewhere each part. */
+static gb_status look_near(gb_owned_slab *owned, look *l) {
+  GB_TRY(clear_others(&owned->slab, &owned->owner->split));
+  l->call.slab = &owned->slab;
+  return gb_step_run(owned->owner->context, GB_STEP_CHECK, &l->call);
+}
+
+static gb_status look_at_parts(gb_owned_slab *owned, look *l) {
   gb_optimizer *owner = owned->owner;
+  double *norms = l->norms;
+  GB_TRY(gb_parts_bring(owned));
+  for (int64_t b = 0; b < owned->n_parts; b++) {
+    if (!first_segment(&owned->parts[b])) continue;
+    int64_t begin = gb_split_first(owned->slab.elements, owner->split.size, b, owner->split.rank);
+    l->call.slab = &owned->parts[b];
+    l->norms = norms + begin / GB_NORM_CHUNK;
+    GB_TRY(gb_step_run(owner->context, GB_STEP_CHECK, &l->call));
+  }
+  return GB_OK;
+}
+
+gb_status gb_split_measure(gb_owned_slab *owned, double *numbers) {
   const gb_segment *first = first_segment(&owned->slab);
-  gb_found_state found = { 0 };
   gb_scale_state *scale = NULL;
   memset(numbers, 0, (size_t)gb_split_numbers(owned) * sizeof *numbers);
   if (!first) return GB_OK;
-  GB_TRY(gb_optimizer_scale_of(owner->context, gb_tensor_tag(first->grad), "DataParallel:shards", &scale));
-  owned->joined_factor = scale ? scale->inverse : 1;
-  GB_TRY(gb_parts_bring(owned));
-  for (int64_t b = 0; b < owned->n_parts; b++) {
-    gb_slab *part = &owned->parts[b];
-    if (!first_segment(part)) continue;
-    int64_t begin = gb_split_first(owned->slab.elements, owner->split.size, b, owner->split.rank);
-    look l = { .norms = numbers + begin / GB_NORM_CHUNK, .bad = numbers + chunks_of(&owned->slab),
-               .call = { .slab = part, .scale = scale, .scaled = scale != NULL, .found = &found, .norm_type = 2,
-                         .share = keep_numbers } };
-    GB_TRY(gb_step_run(owner->context, GB_STEP_CHECK, &l.call));
-  }
-  return GB_OK;
+  GB_TRY(gb_optimizer_scale_of(owned->owner->context, gb_tensor_tag(first->grad), "DataParallel:shards", &scale));
+  GB_TRY(factor_of(&owned->slab, scale, &owned->joined_factor));
+  look l = { .norms = numbers, .bad = numbers + chunks_of(&owned->slab),
+             .call = { .scale = scale, .scaled = scale != NULL, .norm_type = 2, .share = keep_numbers } };
+  return is_near(&owned->slab) ? look_near(owned, &l) : look_at_parts(owned, &l);
 }
 
 gb_status gb_split_joined(gb_owned_slab *owned, const double *numbers) {
@@ -802,52 +829,58 @@ gb_status gb_split_joined(gb_owned_slab *owned, const double *numbers) {
   return GB_OK;
 }
 
-/* The slab where all that the call asks for is known of its gradients as they are; or NULL. */
-static const gb_owned_slab *known_of(const gb_step_call *call) {
+/* The slab that the call's segments lie in. */
+static const gb_owned_slab *slab_of(const gb_step_call *call) {
   const gb_segment *first = first_segment(call->slab);
-  const gb_owned_slab *owned = first ? (gb_owned_slab *)first->parameter->slab : NULL;
-  if (!owned || !owned->joined || owned->joined_factor != factor_of(call)) return NULL;
-  if (call->norm_type > 0 && call->norm_type != 2) return NULL;
+  return first ? (gb_owned_slab *)first->parameter->slab : NULL;
+}
+
+/* Is all that the call asks for known of the gradients as they are? */
+static gb_status find_known(const gb_step_call *call, bool *known) {
+  const gb_owned_slab *owned = slab_of(call);
+  double factor = 1;
   int64_t count = 0;
+  *known = false;
+  if (!owned || !owned->joined || (call->norm_type > 0 && call->norm_type != 2)) return GB_OK;
   for (int64_t s = 0; s < call->slab->count; s++) {
     const gb_segment *segment = &call->slab->segments[s];
     if (!segment->has_grad) continue;
-    if (segment->joined != gb_tensor_version(segment->grad) + 1) return NULL;
+    if (segment->joined != gb_tensor_version(segment->grad) + 1) return GB_OK;
     count++;
   }
-  return count == owned->n_joined ? owned : NULL;
+  if (count != owned->n_joined) return GB_OK;
+  GB_TRY(factor_of(&owned->slab, call->scaled ? call->scale : NULL, &factor));
+  *known = factor == owned->joined_factor;
+  return GB_OK;
 }
 
 /* ----} */
 
 /* What the pass measured, joined from all processes. */
-static gb_status share(const gb_step_call *call, double *norms, int64_t count, bool *bad) {
-  const gb_owned_slab *owned = call->known ? known_of(call) : NULL;
+static gb_status share(const gb_step_call *call, double *numbers, int64_t count, int64_t flags, bool *bad) {
   gb_optimizer *owner = call->sharer;
-  if (owned) {
-    const double *from = owned->joined + first_segment(call->slab)->offset / GB_NORM_CHUNK;
-    if (count) memcpy(norms, from, (size_t)count * sizeof *norms);
-    *bad = owned->joined[chunks_of(&owned->slab)] > 0;
+  if (call->known) {
+    const gb_owned_slab *owned = slab_of(call);
+    const double *after = owned->joined + chunks_of(&owned->slab);
+    if (count)
+      memcpy(numbers, owned->joined + first_segment(call->slab)->offset / GB_NORM_CHUNK,
+             (size_t)count * sizeof *numbers);
+    if (flags) memcpy(numbers + count, after + 1, (size_t)flags * sizeof *numbers);
+    *bad = *after > 0;
     return GB_OK;
   }
   owner->asks = true;
-  return owner->split.share(owner->context, &owner->split, norms, count, bad);
+  return owner->split.share(owner->context, &owner->split, numbers, count + flags, bad);
 }
 
-void gb_split_prepare(gb_slab *slab, gb_step_call *call) {
+gb_status gb_split_prepare(gb_slab *slab, gb_step_call *call) {
   gb_optimizer *owner = ((gb_owned_slab *)slab)->owner;
   const gb_split *split = &owner->split;
-  if (!split->gather || !split->gradients) return;
+  if (!split->gather || !split->gradients) return GB_OK;
   call->share = share;
   call->sharer = owner;
-  call->known = known_of(call) != NULL;
-  if (call->known) return;
-  for (int64_t b = 0; b < gb_split_blocks(slab->elements, split->size); b++) {
-    clear_run(slab, gb_split_first(slab->elements, split->size, b, 0),
-              gb_split_first(slab->elements, split->size, b, split->rank));
-    clear_run(slab, gb_split_first(slab->elements, split->size, b, split->rank + 1),
-              gb_split_first(slab->elements, split->size, b, split->size));
-  }
+  GB_TRY(find_known(call, &call->known));
+  return call->known ? GB_OK : clear_others(slab, split);
 }
 
 gb_status gb_split_share_flag(const gb_optimizer *optimizer, bool *flag) {

@@ -53,13 +53,14 @@ bool gb_split_is_part(const gb_tensor *tensor);
 gb_status gb_split_whole(gb_tensor *const *tensors, int count, gb_tensor **out);
 /* Before gradients of the slab are measured, by a call that says which: elements of others become 0, and the call
  * shares what it measures, unless all processes know it already. Nothing where gradients are not shared out. */
-void gb_split_prepare(gb_slab *slab, gb_step_call *call);
+gb_status gb_split_prepare(gb_slab *slab, gb_step_call *call);
 /* {---- gradients that are measured where they are brought together, so that this needs no message of its own ---- */
 
 /* The slab of a parameter whose gradient is shared out, if norms or flags were asked for in an earlier step; or NULL.
  * It is the same on every process. */
 struct gb_owned_slab *gb_split_measured(const gb_tensor *parameter);
-/* How many numbers measure a slab: the norms of its chunks, and whether any gradient is not finite. */
+/* How many numbers measure a slab: the norms of its chunks, whether any gradient is not finite, and, of a slab on a
+ * device, whether each segment's is. */
 int64_t gb_split_numbers(const struct gb_owned_slab *owned);
 /* Those of the gradients of this process's runs, and 0 elsewhere: of all processes added up they are the slab's. */
 gb_status gb_split_measure(struct gb_owned_slab *owned, double *numbers);
@@ -70,14 +71,13 @@ gb_status gb_split_joined(struct gb_owned_slab *owned, const double *numbers);
 /* Flags that may be up on some processes only. */
 gb_status gb_split_share_flag(const struct gb_optimizer *optimizer, bool *flag);
 
-/* Let go of the states and masters of all other processes' elements; where there is none, nothing. Errors: a kind
- * that measures parameters first, of parameters on a GPU. */
+/* Let go of the states and masters of all other processes' elements; where there is none, nothing. */
 gb_status gb_optimizer_split(gb_optimizer *optimizer, const gb_split *split);
 /* Of an optimizer whose steps measure segments first: how many numbers its slabs have for that. Those that this process
  * has measured go to there, where all else is 0; and the sums over all processes become the measures of its parts. */
 int64_t gb_split_measures(const gb_optimizer *optimizer);
-void gb_split_take_measures(const gb_optimizer *optimizer, double *numbers);
-void gb_split_give_measures(const gb_optimizer *optimizer, const double *numbers);
+gb_status gb_split_take_measures(const gb_optimizer *optimizer, double *numbers);
+gb_status gb_split_give_measures(const gb_optimizer *optimizer, const double *numbers);
 /* After a step of the slab, which was not skipped: all processes get what compute needs of its weights. */
 gb_status gb_split_bring(gb_optimizer *optimizer, struct gb_owned_slab *owned);
 /* All float32 weights of all processes again, until the next step; nothing where it is not split. Every process calls

@@ -10,7 +10,7 @@
 #include "base/pool.h"
 #include "op_ids.h"
 
-#define GB_BACKEND_ABI 13u
+#define GB_BACKEND_ABI 14u
 
 struct gb_op_call;
 struct gb_step_call;
@@ -70,7 +70,9 @@ typedef struct gb_backend {
   /* Copy bytes from another device of the kind, whose state is `source`, in order with the kernels of both. NULL: they
    * go through the host. */
   gb_status (*fetch)(void *state, void *to, void *source, const void *from, size_t bytes);
-  /* zeros, ordered as a kernel; NULL: no optimizers on this device */
+  /* Within the device's memory, ordered as a kernel, like the next one. */
+  gb_status (*copy)(void *state, void *to, const void *from, size_t bytes);
+  /* zeros; NULL: no optimizers on this device */
   gb_status (*clear)(void *state, void *device, size_t bytes);
   gb_status (*synchronize)(void *state);
   /* A copy to host memory from `pin`, which arrives later; the host looks at what has arrived. NULL: read is used

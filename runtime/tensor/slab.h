@@ -54,9 +54,8 @@ static inline int64_t gb_measures_of(int64_t count, int64_t elements) {
   return 2 * (count + (elements / GB_LEAST_CHUNK + 1 + count));
 }
 
-/* The CPU measures gradients by chunks of so many elements, counted from the slab's first one. Slabs that processes
- * share out (step/split.h) are cut between them. */
-enum { GB_NORM_CHUNK = 1 << 14, GB_SPLIT_ALIGNMENT = GB_NORM_CHUNK };
+/* Slabs that processes share out (step/split.h) are cut between the chunks that gradients are measured by. */
+enum { GB_SPLIT_ALIGNMENT = GB_NORM_CHUNK };
 
 /* What a step of a backend (gb_step) is asked to do. Which fields count is said at each kernel. Scalars lie in the
  * memory of the device. */
@@ -70,9 +69,10 @@ struct gb_step_call {
   gb_found_state *found;    /* NULL: nothing to check */
   bool scaled;               /* gradients still carry the scale: multiply by scale->inverse on reading */
   double norm_type;          /* p above 0, or infinity; 0 where no norm is to be put into found */
-  /* Of a check on the CPU: gradients are shared out between processes, and 0 elsewhere. The norms of chunks, and
-   * whether a gradient was not finite, become those of all. NULL: they are whole. */
-  gb_status (*share)(const gb_step_call *call, double *norms, int64_t count, bool *bad);
+  /* Of a check: gradients are shared out between processes, and 0 elsewhere. What it measured becomes that of all: the
+   * norms of `count` chunks of GB_NORM_CHUNK, after them so many flags of the slab's segments (a device has all, the
+   * CPU none), and *bad: whether a gradient was not finite. NULL: they are whole. */
+  gb_status (*share)(const gb_step_call *call, double *numbers, int64_t count, int64_t flags, bool *bad);
   void *sharer;
   bool known;                /* share knows all of them, and a check need not look; of a step: what it would measure
                                 first is in the slab's measures */

@@ -100,7 +100,7 @@ describe("a job over NCCL", function()
       end
     end
   end)
-  it("brings weights that a sharded optimizer steps together between the GPUs", function()
+  it("shares gradients out, and brings weights together, between the GPUs", function()
     local function train(shares)
       gb.manual_seed(1)
       -- 3 numbers at the end: a run that goes with a packet
@@ -108,13 +108,23 @@ describe("a job over NCCL", function()
       local ddp = nn.parallel.DataParallel(net, { shards = 4 })
       local opt = gb.optim.AdamW(net:parameters(), { lr = 0.1 })
       if shares then opt = gb.optim.Sharded(opt) end
+      local bytes = 0
+      for _, p in ipairs(net:parameters()) do bytes = bytes + 4 * p:numel() end
       for step = 1, 3 do
         opt:zero_grad()
+        local before = dist.stats()
         ddp:backward(function(xs, ys) return F.cross_entropy(ddp(xs), ys) end, gb.randn(24, 8, { device = "cuda" }),
           gb.randint(0, 3, { 24 }):to("cuda"))
-        local before = dist.stats()
-        opt:step()
         local now = dist.stats()
+        if shares and size == 2 then -- five chunks: two of the one, and three of the other
+          local sent = now.bytes_direct - before.bytes_direct
+          expect(sent > 0.4 * bytes and sent < 0.6 * bytes):to_be(true)
+        end
+        nn.utils.clip_grad_norm_(net:parameters(), 0.5)
+        before = dist.stats()
+        expect(before.bytes_staged):to_be(now.bytes_staged)
+        opt:step()
+        now = dist.stats()
         expect(now.bytes_staged):to_be(before.bytes_staged)
         if shares and step > 1 then expect(now.bytes_direct > before.bytes_direct):to_be(true) end
       end
