@@ -342,11 +342,12 @@ static const gbl_type handle_type = {
 static const gbl_type shards_type;
 static void release(void *object) { gb_shards_free(object); }
 
-/* shards(count, overlap, is_free) */
+/* shards(count, overlap, is_free); overlap nil: where it hides something */
 static int shards_new(lua_State *L) {
   gb_context *context = gbl_context(L);
-  gb_shards_options options = { gbl_check_integer(L, 1, "DataParallel", "shards"), lua_toboolean(L, 2),
-                                lua_toboolean(L, 3) };
+  gb_overlap overlap = lua_isnil(L, 2) ? GB_OVERLAP_WHERE_IT_HIDES : lua_toboolean(L, 2) ? GB_OVERLAP_ALWAYS
+                                                                                       : GB_OVERLAP_NEVER;
+  gb_shards_options options = { gbl_check_integer(L, 1, "DataParallel", "shards"), overlap, lua_toboolean(L, 3) };
   void **slot = gbl_new_object(L, &shards_type, 0);
   gb_shards *made = NULL;
   gb_status status = gb_shards_new(context, &options, &made);

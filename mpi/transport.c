@@ -163,14 +163,14 @@ static int duplicate_world(MPI_Comm *out) {
   return code;
 }
 
-/* How many ranks of this machine come before this one. */
-static int find_local_rank(MPI_Comm comm) {
+/* How many ranks this machine has, and how many of them come before this one. */
+static void find_neighbours(MPI_Comm comm, gb_transport *out) {
   MPI_Comm near;
-  int rank = -1;
-  if (MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &near) != MPI_SUCCESS) return -1;
-  MPI_Comm_rank(near, &rank);
+  out->local_rank = -1;
+  if (MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &near) != MPI_SUCCESS) return;
+  MPI_Comm_rank(near, &out->local_rank);
+  MPI_Comm_size(near, &out->local_size);
   MPI_Comm_free(&near);
-  return rank;
 }
 
 /* The highest tag. */
@@ -198,7 +198,7 @@ gb_status gb_transport_open(uint32_t abi, gb_transport *out) {
   if (code != MPI_SUCCESS) return free(j), fail(out, code);
   MPI_Comm_rank(j->comm, &out->rank);
   MPI_Comm_size(j->comm, &out->size);
-  out->local_rank = find_local_rank(j->comm);
+  find_neighbours(j->comm, out);
   out->tag_most = find_tag_most(j->comm);
   out->state = j;
   return GB_OK;

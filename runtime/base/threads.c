@@ -12,6 +12,7 @@
 #define _GNU_SOURCE /* sched_getaffinity */
 #include "base/threads.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -178,6 +179,11 @@ static int usable_cores(void) {
 #endif
   long online = sysconf(_SC_NPROCESSORS_ONLN);
   return online > 0 && online < MOST_THREADS ? (int)online : 1;
+}
+
+int gb_threads_cores(void) {
+  long online = sysconf(_SC_NPROCESSORS_ONLN);
+  return online > 0 && online < INT_MAX ? (int)online : 1;
 }
 
 gb_threads *gb_threads_open(int threads) {

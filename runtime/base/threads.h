@@ -16,6 +16,7 @@ typedef void (*gb_chunk_fn)(void *arg, int64_t chunk);
 gb_threads *gb_threads_open(int threads);
 void gb_threads_close(gb_threads *pool);
 int gb_threads_count(const gb_threads *pool);
+int gb_threads_cores(void); /* of the machine, also those that this process may not use; at least 1 */
 /* Run fn(arg, 0 .. chunks-1), each once, in any order, on the workers and the caller; returns when all have run. Not
  * reentrant: a call from inside a chunk runs its chunks on that thread alone. */
 void gb_threads_run(gb_threads *pool, int64_t chunks, gb_chunk_fn fn, void *arg);

@@ -142,6 +142,12 @@ struct gb_shards {
 
 static gb_status note_final(void *user, gb_tensor *leaf);
 
+/* Do the job's processes, all of them on this machine, compute on every core of it? */
+static bool is_crowded(const gb_context *context, const gb_comm *comm) {
+  if (!comm || comm->transport.local_size < comm->size) return false;
+  return (int64_t)comm->size * gb_threads_count(context->threads) >= gb_threads_cores();
+}
+
 gb_status gb_shards_new(gb_context *context, const gb_shards_options *options, gb_shards **out) {
   const gb_comm *comm = gb_dist_comm(context);
   int64_t shards = options->is_free ? comm ? comm->size : 1 : options->shards;
@@ -156,7 +162,8 @@ gb_status gb_shards_new(gb_context *context, const gb_shards_options *options, g
   if (!s) return GB_EMEMORY;
   gb_context_retain(s->context = context);
   s->shards = shards;
-  s->observes = options->overlap;
+  s->observes = options->overlap == GB_OVERLAP_ALWAYS ||
+      (options->overlap == GB_OVERLAP_WHERE_IT_HIDES && !is_crowded(context, comm));
   s->is_free = options->is_free;
   s->watch = (gb_leaf_watch){ note_final, s };
   s->loss = NAN;

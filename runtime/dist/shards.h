@@ -18,10 +18,14 @@ enum { GB_SHARDS_MOST = 1024 };
 
 typedef struct gb_shards gb_shards;
 
-/* shards: a power of two, at least as many as there are processes. overlap: gradients may be exchanged while backward
- * goes on, where a round before has shown that they do not change after it. is_free: a shard for each process, and sums
- * of gradients in the order of the transport, where it has sums; bits hang on the number of processes then. */
-typedef struct gb_shards_options { int64_t shards; bool overlap, is_free; } gb_shards_options;
+/* Gradients are exchanged while backward goes on, where a round before has shown that they do not change after it:
+ * never, always, or not where all processes are on one machine and keep its cores busy, since the exchange would take
+ * from backward what it saves, and more. The bits are the same. */
+typedef enum gb_overlap { GB_OVERLAP_NEVER, GB_OVERLAP_ALWAYS, GB_OVERLAP_WHERE_IT_HIDES } gb_overlap;
+
+/* shards: a power of two, at least as many as there are processes. is_free: a shard for each process, and sums of
+ * gradients in the order of the transport, where it has sums; bits hang on the number of processes then. */
+typedef struct gb_shards_options { int64_t shards; gb_overlap overlap; bool is_free; } gb_shards_options;
 gb_status gb_shards_new(gb_context *context, const gb_shards_options *options, gb_shards **out);
 void gb_shards_free(gb_shards *s); /* NULL is fine */
 

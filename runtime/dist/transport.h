@@ -17,6 +17,7 @@ struct gb_transport {
   const char *name;                   /* "mpi" */
   int rank, size;
   int local_rank;                     /* among those of this machine; -1: the transport does not know */
+  int local_size;                     /* how many of the ranks are on this machine; 0: the transport does not know */
   int tag_most;                       /* the highest tag that it takes; 0: any */
   bool lingers;                       /* dropped messages may reach their memory even after an unclean close */
   gb_mover *mover;                    /* whose device's memory it takes too; NULL: none */
@@ -37,7 +38,7 @@ struct gb_transport {
 };
 
 /* What a plugin exports as gb_transport_open. It fills *out; on failure out->error says why. */
-#define GB_TRANSPORT_ABI 5u
+#define GB_TRANSPORT_ABI 6u
 typedef gb_status (*gb_transport_open_fn)(uint32_t abi, gb_transport *out);
 
 /* {---- a library that moves bytes between GPUs, once both sides are ready, and knows neither tags nor limits ---- */

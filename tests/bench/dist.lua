@@ -48,14 +48,14 @@ local rows = { { "no exchange", stepper() }, { "forward alone", forward() } }
 if size > 1 then
   local even = size & size - 1 == 0 and size or 8
   rows[#rows + 1] = { "fixed, after backward", stepper { shards = even, overlap = false } }
-  rows[#rows + 1] = { "fixed, overlapped", stepper { shards = even } }
+  rows[#rows + 1] = { "fixed, overlapped", stepper { shards = even, overlap = true } }
 end
 if size > 1 and not only_overlap then
   local even = size & size - 1 == 0 and size or 8
   rows[#rows + 1] = { "fixed, Sharded", stepper({ shards = even }, true) }
   rows[#rows + 1] = { "fixed, 8 shards", stepper { shards = 8 } }
   rows[#rows + 1] = { "free, after backward", stepper { order = "free", overlap = false } }
-  rows[#rows + 1] = { "free, overlapped", stepper { order = "free" } }
+  rows[#rows + 1] = { "free, overlapped", stepper { order = "free", overlap = true } }
 end
 for round = 1, rounds + 3 do
   for _, row in ipairs(rows) do

@@ -11,13 +11,13 @@ echo "load: $(cut -d' ' -f1-3 /proc/loadavg), $(nproc) cores"
 for round in $(seq "$rounds"); do
   one=$("$gibbous" --threads 2 tests/bench/dist.lua "$samples" 9 | time_of "no exchange")
   two=$(mpirun --oversubscribe --bind-to none -n 2 "$gibbous" --threads 1 tests/bench/dist.lua "$samples" 9)
-  for kind in "fixed, overlapped" "fixed, Sharded" "free, overlapped"; do
+  for kind in "fixed, after backward" "fixed, overlapped" "fixed, Sharded" "free, after backward"; do
     echo "$kind $one $(echo "$two" | time_of "$kind")" |
       awk '{ printf "%s %s: one process %.1f ms, two %.1f ms, ratio %.3f\n", $1, $2, $3, $4, $3 / $4 }'
   done
 done >"/tmp/dist.$$"
 cat "/tmp/dist.$$"
-for kind in "fixed, overlapped" "fixed, Sharded" "free, overlapped"; do
+for kind in "fixed, after backward" "fixed, overlapped" "fixed, Sharded" "free, after backward"; do
   grep "^$kind" "/tmp/dist.$$" | awk '{ print $NF }' | sort -n |
     awk -v kind="$kind" '{ v[NR] = $1 } END { print kind ": median ratio " v[int((NR + 1) / 2)] }'
 done

@@ -453,8 +453,9 @@ static void test_stop(void) {
   gb_context *context = contexts[0];
   gb_shards *s = NULL;
   int64_t first = 0, count = 0;
-  CHECK(gb_shards_new(context, &(gb_shards_options){ 2 * GB_SHARDS_MOST, true, false }, &s) == GB_EINVAL && !s);
-  CHECK(gb_shards_new(context, &(gb_shards_options){ GB_SHARDS_MOST, true, false }, &s) == GB_OK);
+  CHECK(gb_shards_new(context, &(gb_shards_options){ 2 * GB_SHARDS_MOST, GB_OVERLAP_ALWAYS, false }, &s)
+        == GB_EINVAL && !s);
+  CHECK(gb_shards_new(context, &(gb_shards_options){ GB_SHARDS_MOST, GB_OVERLAP_ALWAYS, false }, &s) == GB_OK);
   gb_tensor *parameter = new_parameter(context, 1 << 15);
   const gb_round round = { .samples = 1 };
   CHECK(gb_shards_begin(s, &parameter, 1, NULL, 0, &round) == GB_OK);
@@ -480,7 +481,7 @@ static void test_reason(void) {
   int64_t first = 0, count = 0;
   context->budget.limit = (size_t)1 << 30;
   gb_tensor *parameter = new_parameter(context, 4), *buffer = new_noise(context, GB_BFLOAT16, 1, &many, 6);
-  CHECK(gb_shards_new(context, &(gb_shards_options){ 1, true, false }, &s) == GB_OK);
+  CHECK(gb_shards_new(context, &(gb_shards_options){ 1, GB_OVERLAP_ALWAYS, false }, &s) == GB_OK);
   for (int turn = 0; turn < 2; turn++) { /* the first one leaves memory for leaves to the second */
     CHECK(gb_shards_begin(s, &parameter, 1, &buffer, 1, &round) == GB_OK);
     CHECK(gb_shards_next(s, &first, &count) == GB_OK && count == 1);
@@ -521,7 +522,7 @@ static void test_counted_shards(void) {
   size_t before = context->budget.used;
   gb_tensor *parameter = new_parameter(context, count);
   gb_tensor *buffer = new_noise(context, GB_FLOAT32, 1, &count, 6);
-  CHECK(gb_shards_new(context, &(gb_shards_options){ 8, true, false }, &s) == GB_OK);
+  CHECK(gb_shards_new(context, &(gb_shards_options){ 8, GB_OVERLAP_ALWAYS, false }, &s) == GB_OK);
   leave_room(context, (size_t)bytes / 2);
   CHECK(gb_shards_begin(s, &parameter, 1, &buffer, 1, &round) == GB_EMEMORY); /* the buffer's values */
   leave_room(context, (size_t)bytes * 2);
@@ -561,7 +562,7 @@ static void crowded(rank_job *job) {
 static void leave_early(rank_job *job) {
   gb_shards *s = NULL;
   int64_t first, count;
-  EXPECT(job, gb_shards_new(job->context, &(gb_shards_options){ 8, true, false }, &s) == GB_OK);
+  EXPECT(job, gb_shards_new(job->context, &(gb_shards_options){ 8, GB_OVERLAP_ALWAYS, false }, &s) == GB_OK);
   EXPECT(job, gb_shards_agree(s, NULL, NULL, 0) == GB_OK);
   EXPECT(job, gb_shards_begin(s, NULL, 0, NULL, 0, &(gb_round){ .samples = 8 }) == GB_OK);
   EXPECT(job, gb_shards_next(s, &first, &count) == GB_OK && count == 1);
@@ -578,7 +579,7 @@ static void abandon(rank_job *job) {
   gb_tensor *parameter = NULL;
   EXPECT(job, gb_tensor_new(job->context, GB_FLOAT32, 1, &n, (gb_device){ GB_CPU, 0 }, &parameter) == GB_OK);
   EXPECT(job, gb_tensor_set_requires_grad(parameter, true) == GB_OK);
-  EXPECT(job, gb_shards_new(job->context, &(gb_shards_options){ 2, true, false }, &s) == GB_OK);
+  EXPECT(job, gb_shards_new(job->context, &(gb_shards_options){ 2, GB_OVERLAP_ALWAYS, false }, &s) == GB_OK);
   EXPECT(job, gb_shards_agree(s, NULL, NULL, 0) == GB_OK);
   EXPECT(job, gb_shards_begin(s, &parameter, 1, NULL, 0, &(gb_round){ .samples = 8 }) == GB_OK);
   EXPECT(job, gb_shards_next(s, &first, &count) == GB_OK && count == 4);
@@ -601,7 +602,7 @@ static void join_again(rank_job *job) {
     gb_launch launch = { -1, -1, -1, 60 };
     gb_transport transport;
     gb_shards *s = NULL;
-    EXPECT(job, gb_shards_new(job->context, &(gb_shards_options){ 8, true, false }, &s) == GB_OK);
+    EXPECT(job, gb_shards_new(job->context, &(gb_shards_options){ 8, GB_OVERLAP_ALWAYS, false }, &s) == GB_OK);
     EXPECT(job, gb_shards_agree(s, NULL, NULL, 0) == GB_OK);
     gb_dist_finalize(job->context, true);
     gb_local_transport(worlds[i], job->rank, &transport);

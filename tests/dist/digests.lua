@@ -40,7 +40,7 @@ end
 local function train(name, optimizer, accumulate, holds)
   gb.manual_seed(11)
   local precision = gb.amp.precision(name)
-  local ddp = nn.parallel.DataParallel(Net():to(precision), { shards = 8 })
+  local ddp = nn.parallel.DataParallel(Net():to(precision), { shards = 8, overlap = true })
   local opt = gb.optim[optimizer](ddp.module:parameters(), { lr = 0.02 })
   local scaler = gb.amp.GradScaler(precision)
   local losses = {}
@@ -92,7 +92,8 @@ rows[#rows + 1] = train("16-mixed", "AdamW", 3, true)
 -- Bodies that put another tensor in the place of a gradient, which no optimizer has adopted.
 local function replace(how, body)
   gb.manual_seed(3)
-  local ddp = nn.parallel.DataParallel(nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 3)), { shards = 8 })
+  local ddp = nn.parallel.DataParallel(nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 3)),
+    { shards = 8, overlap = true })
   hash = 0xCBF29CE484222325
   for _ = 1, 3 do
     for _, p in ipairs(ddp.module:parameters()) do p.grad = nil end
