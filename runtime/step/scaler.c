@@ -45,7 +45,7 @@ struct gb_scaler {
   int n_past, past_capacity;
   char *report;                /* NULL: none yet */
   size_t report_size;
-  uint32_t report_update;      /* the update number the report is about */
+  int64_t report_update;       /* the update that the report is about, as the scalars count them; 0: none */
   char cause[256];             /* what the tracer, armed by a skip, found at the last one */
   gb_scaler *next;             /* of the context's */
 };
@@ -371,8 +371,9 @@ static gb_status was_bad(const gb_optim_param *param, int64_t update, bool *bad)
  * optimizers of one update share the report. past: the update that a device counted it as; 0: gradients are as the step
  * found them. */
 static gb_status report_skip(gb_scaler *scaler, const gb_optimizer *optimizer, int64_t past) {
-  if (scaler->report && scaler->report_update != scaler->update) scaler->report[0] = 0;
-  scaler->report_update = scaler->update;
+  int64_t about = past ? past : scaler->counted + 1;
+  if (scaler->report && scaler->report_update != about) scaler->report[0] = 0;
+  scaler->report_update = about;
   const gb_skip_tracer *tracer = tracer_of(scaler);
   snprintf(scaler->cause, sizeof scaler->cause, "%s", tracer ? tracer->cause(scaler->context, scaler) : "");
   for (int i = 0; i < optimizer->n_params; i++) {
@@ -757,6 +758,7 @@ gb_status gb_scaler_set_counts(gb_scaler *scaler, int64_t steps, int64_t skipped
   now.skipped = skipped;
   now.skipped_in_a_row = skipped_in_a_row;
   scaler->counted = steps + skipped;
+  scaler->report_update = 0;
   scaler->heeded = true;
   return gb_scalars_write(&scaler->scalars, 0, &now, sizeof now);
 }

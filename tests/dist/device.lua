@@ -71,6 +71,38 @@ describe("a sharded optimizer on a GPU", function()
   for _, name in ipairs { "32-true", "bf16-mixed", "16-mixed" } do
     it("has the bits of the whole one in " .. name, function() expect(train(name, true) == train(name)):to_be(true) end)
   end
+  -- Four chunks, so that several ranks have some.
+  local function wide(kind, options)
+    gb.manual_seed(8)
+    local first, last = nn.Linear(6, 6000):to("cuda"), nn.Linear(6000, 3):to("cuda")
+    local ddp = nn.parallel.DataParallel(nn.ModuleList { first, last }, { shards = 8 })
+    local opt, scaler = gb.optim[kind](ddp.module:parameters(), { lr = 0.01 }), gb.amp.GradScaler()
+    if options then gb.optim.Sharded(opt, options) end
+    local numbers = {}
+    for step = 1, 5 do
+      opt:zero_grad()
+      ddp:backward(function(x)
+        local loss = gb.amp.autocast("16-mixed", function() return last(gb.tanh(first(x))):float():square():mean() end)
+        return scaler:scale(step == 3 and loss * 1e38 * 1e3 or loss)
+      end, gb.randn(16, 6, on_device))
+      if step == 5 then
+        scaler:unscale_(opt)
+        numbers[#numbers + 1] = nn.utils.clip_grad_norm_(ddp.module:parameters(), 0.1):cpu()
+      end
+      scaler:step(opt, step ~= 5 and { clip = 0.1 } or nil)
+      scaler:update()
+      numbers[#numbers + 1] = gb.tensor { scaler:get_scale(), #scaler:report() }
+    end
+    opt:gather()
+    for _, p in ipairs(ddp.module:parameters()) do numbers[#numbers + 1] = p:detach():cpu() end
+    return numbers
+  end
+  for _, case in ipairs { { "AdamW", {} }, { "LAMB", {} }, { "AdamW", { weights = "needed" } } } do
+    it("has the bits of the whole one where ranks have parts of gradients, with " .. case[1], function()
+      local whole, shared = wide(case[1]), wide(table.unpack(case))
+      for i, number in ipairs(whole) do expect(shared[i]):to_equal_bits(number) end
+    end)
+  end
   it("is not captured", function()
     if size == 1 then return end
     local weight = gb.zeros(4, on_device):requires_grad_()
