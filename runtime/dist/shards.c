@@ -378,6 +378,7 @@ static gb_status make_units(gb_shards *s, gb_comm *comm) {
   for (int k = 0; k < s->n_units; k++) {
     s->units[k].of = s;
     gb_tree_begin(&s->units[k].tree, s->context, s->comm, &s->units[k].lane, s->shards);
+    if (k >= BUCKETS && !s->is_free && !s->units[k].lane.near) s->units[k].tree.factor = 1 / (double)s->shards;
   }
   gb_status status = cut_buckets(s, comm);
   if (status != GB_OK) fell(s);
@@ -1089,11 +1090,11 @@ static gb_status check_control(gb_shards *s) {
                                         "before; give DataParallel overlap = false");
 }
 
-/* The mean gradient of a parameter that some shard has used. */
+/* The mean gradient of a parameter that some shard has used; where the tree has not made it a mean, it is made here. */
 static gb_status put_gradient(gb_shards *s, int i, void *place) {
   gb_tensor *parameter = s->parameters[i], *before = s->before[i], *made = NULL;
   spot at = s->spots[i];
-  GB_TRY(scale(s, at, place, parameter->numel, 1 / (double)s->shards));
+  if (s->units[at.unit].tree.factor == 0) GB_TRY(scale(s, at, place, parameter->numel, 1 / (double)s->shards));
   gb_segment *segment = parameter->slab ? &parameter->slab->segments[parameter->segment] : NULL;
   if (segment && !before) { /* straight into the slab */
     if (gb_data(segment->grad) == place) gb_tensor_bump(segment->grad);

@@ -84,6 +84,24 @@ static gb_status copy(gb_comm *comm, const gb_lane *lane, void *to, const void *
   return GB_OK;
 }
 
+static void multiply(gb_dtype dtype, void *data, int64_t count, double factor) {
+  if (dtype == GB_FLOAT32)
+    for (int64_t i = 0; i < count; i++) ((float *)data)[i] *= (float)factor;
+  else
+    for (int64_t i = 0; i < count; i++) ((double *)data)[i] *= factor;
+}
+
+/* So many elements of the root, which this rank has made, are multiplied by the tree's factor. */
+static gb_status end_root(const gb_tree *tree, void *data, int64_t first, int64_t count) {
+  size_t each = gb_dtype_bytes(tree->lane.dtype);
+  for (int64_t end = first + count; tree->factor != 0 && first < end; first += GB_PIECE) {
+    GB_TRY(tree->comm ? gb_comm_poll(tree->comm) : gb_poll(tree->context));
+    multiply(tree->lane.dtype, (char *)data + (size_t)first * each, end - first < GB_PIECE ? end - first : GB_PIECE,
+             tree->factor);
+  }
+  return GB_OK;
+}
+
 gb_status gb_reduce_in_pieces(gb_context *context, const gb_lane *lane, void *left, const void *right, int64_t count) {
   return add_up(context, NULL, lane, left, right, count);
 }
@@ -298,9 +316,11 @@ static gb_status finish_planned(gb_tree *tree, void **sum) {
   if (!all) return GB_EMEMORY;
   for (int i = 0; i <= comm->size; i++) all[i] = cut(&c, i);
   gb_status status = gb_plan_sum(tree, all);
+  int64_t first = all[comm->rank], count = all[comm->rank + 1] - first;
   gb_comm_free(comm, all);
   GB_TRY(status);
   *sum = tree->nodes[0].data;
+  GB_TRY(end_root(tree, *sum, first, count));
   size_t each = gb_dtype_bytes(lane->dtype);
   int next = (comm->rank + 1) % comm->size, before = (comm->rank + comm->size - 1) % comm->size;
   for (int i = 0; i < comm->size - 1; i++) {
@@ -318,6 +338,7 @@ gb_status gb_tree_finish(gb_tree *tree, void **sum) {
   if (!is_even(tree)) {
     GB_TRY(climb(tree));
     *sum = tree->nodes[0].data;
+    if (!comm || comm->rank == 0) GB_TRY(end_root(tree, *sum, 0, tree->lane.count));
     return comm && comm->size > 1 ? gb_comm_broadcast(comm, 0, *sum, gb_lane_bytes(&tree->lane)) : GB_OK;
   }
   const cuts c = { comm->size, tree->lane.count, NULL };
@@ -328,6 +349,8 @@ gb_status gb_tree_finish(gb_tree *tree, void **sum) {
   bool whole = tree->lane.mix || gb_lane_bytes(&tree->lane) <= GB_TREE_SMALL;
   gb_status status = whole ? swap_whole(comm, &tree->lane, tree->nodes[0].data, spare)
                            : halve(comm, &tree->lane, &c, tree->nodes[0].data, spare, spans, &rounds);
+  span made = whole ? (span){ 0, c.parts } : spans[rounds];
+  if (status == GB_OK) status = end_root(tree, tree->nodes[0].data, cut(&c, made.first), count_in(&c, made));
   if (status == GB_OK && !whole) status = join_halves(comm, &tree->lane, &c, tree->nodes[0].data, spans, rounds);
   tree->spare[tree->spares++] = spare;
   *sum = tree->nodes[0].data;
@@ -462,8 +485,11 @@ static gb_status sum_parts(packing *p, void *data, void *parts) {
   span spans[33];
   int rounds;
   if (p->halves || comm->rank == 0) GB_TRY(move_pieces(p, -1, false, data, parts));
+  if (!p->halves && comm->rank == 0) GB_TRY(end_root(p->tree, parts, 0, p->tree->lane.count));
   if (!p->halves) return hand_out(p, parts);
-  return halve(comm, &p->tree->lane, &(cuts){ comm->size, p->tree->lane.count, p->cuts }, parts, data, spans, &rounds);
+  const cuts c = { comm->size, p->tree->lane.count, p->cuts };
+  GB_TRY(halve(comm, &p->tree->lane, &c, parts, data, spans, &rounds));
+  return end_root(p->tree, parts, cut(&c, spans[rounds].first), count_in(&c, spans[rounds]));
 }
 
 /* All that this rank has lies by parts, and their sums are found by a plan. */
@@ -479,6 +505,8 @@ static gb_status scatter_planned(packing *p, void **sum) {
     GB_TRY(status);
   }
   GB_TRY(gb_plan_sum(tree, p->cuts));
+  int64_t first = p->cuts[tree->comm->rank];
+  GB_TRY(end_root(tree, tree->nodes[0].data, first, p->cuts[tree->comm->rank + 1] - first));
   void *data = gb_tree_leaf(tree), *parts = tree->nodes[0].data;
   if (!data) return GB_EMEMORY;
   gb_status status = bring_own(p, data, parts);

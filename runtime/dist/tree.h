@@ -36,6 +36,8 @@ typedef struct gb_tree {
   gb_comm *comm;                      /* NULL: one process */
   gb_lane lane;
   int64_t leaves;
+  double factor;                      /* of floats in the host's memory, that the root is multiplied by, on the rank
+                                         that has made it; 0: it is not */
   int count, spares;
   gb_tree_node nodes[GB_TREE_NODES];
   void *spare[GB_TREE_NODES];         /* memory for one lane each */
