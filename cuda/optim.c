@@ -44,17 +44,37 @@ static gb_pass pass_of(const gb_step_call *c) {
   return p;
 }
 
+/* The next segment that has a gradient, from s on. */
+static int64_t next_of(const gb_slab *slab, int64_t s) {
+  while (s < slab->count && !(slab->segments[s].has_grad && slab->segments[s].size)) s++;
+  return s;
+}
+
+/* Where the last segments of a full launch lie in one chunk with segment s, which does not fit, they go to the next one
+ * with it: so what is measured of a chunk does not depend on how segments fall into launches. Returns the segment that
+ * the next launch begins with. */
+static int64_t end_launch(gb_pass *p, const gb_slab *slab, int64_t s) {
+  while (s < slab->count && p->count > 1) {
+    const gb_pass_segment *last = &p->segment[p->count - 1];
+    int64_t end = last->offset + last->size - 1, first = slab->segments[s].offset;
+    if ((end - p->start) / GB_LEAST_CHUNK != (first - p->start) / GB_LEAST_CHUNK) break;
+    s = last->place;
+    p->count--;
+  }
+  return s;
+}
+_Static_assert(GB_LEAST_CHUNK / GB_SLAB_ALIGNMENT < GB_PASS_SEGMENTS, "a chunk's segments fit into a launch");
+
 /* Launch the pass over the segments that have a gradient, and then `after` with the same ones (or NULL). */
 static void run_segments(gb_cuda_call *call, const gb_slab *slab, gb_pass_kind kind, gb_pass *p,
                          void (*after)(gb_stream stream, const gb_pass *pass)) {
-  for (int64_t s = 0; s < slab->count;) {
+  for (int64_t s = next_of(slab, 0); s < slab->count;) {
     p->count = 0;
-    for (; s < slab->count && p->count < GB_PASS_SEGMENTS; s++) {
+    for (; s < slab->count && p->count < GB_PASS_SEGMENTS; s = next_of(slab, s + 1)) {
       const gb_segment *segment = &slab->segments[s];
-      if (!segment->has_grad || segment->size == 0) continue;
       p->segment[p->count++] = (gb_pass_segment){ segment->offset, segment->size, (int32_t)segment->place, (int32_t)s };
     }
-    if (p->count == 0) continue;
+    s = end_launch(p, slab, s);
     gb_pass_run(call->stream, kind, p);
     if (after) after(call->stream, p);
   }

@@ -167,8 +167,7 @@ static __global__ void check_kernel(gb_pass p, bool unscale) {
   if (!p.norms) return;
   double norm = isinf(p.norm_type) ? gb_block_reduce<gb_most_of>(visitor.norm, 0.0)
       : gb_block_reduce<gb_sum_of>(visitor.norm, 0.0);
-  /* a chunk may be shared by two launches */
-  if (threadIdx.x == 0) p.norms[chunk] = join_norms(p.norm_type, p.norms[chunk], norm);
+  if (threadIdx.x == 0) p.norms[chunk] = norm; /* no two launches share one */
 }
 
 /* Of the norms of so many chunks those of a group, in their order. */

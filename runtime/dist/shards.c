@@ -108,6 +108,7 @@ struct gb_shards {
   int channels[2];                    /* of its messages: of every second bucket, and of all others */
   bool is_free;                       /* gradients are summed by the transport */
   bool observes, overlaps;            /* buckets may go out early once that was seen to be safe; and they do */
+  bool may_crowd, crowded;            /* not where that hides nothing; which is so in this round */
   gb_comm_friend left;                /* where this was freed while a task of it ran */
   gb_leaf_watch watch;
   gb_task last;                       /* of all but the buckets */
@@ -142,12 +143,6 @@ struct gb_shards {
 
 static gb_status note_final(void *user, gb_tensor *leaf);
 
-/* Do the job's processes, all of them on this machine, compute on every core of it? */
-static bool is_crowded(const gb_context *context, const gb_comm *comm) {
-  if (!comm || comm->transport.local_size < comm->size) return false;
-  return (int64_t)comm->size * gb_threads_count(context->threads) >= gb_threads_cores();
-}
-
 gb_status gb_shards_new(gb_context *context, const gb_shards_options *options, gb_shards **out) {
   const gb_comm *comm = gb_dist_comm(context);
   int64_t shards = options->is_free ? comm ? comm->size : 1 : options->shards;
@@ -162,8 +157,8 @@ gb_status gb_shards_new(gb_context *context, const gb_shards_options *options, g
   if (!s) return GB_EMEMORY;
   gb_context_retain(s->context = context);
   s->shards = shards;
-  s->observes = options->overlap == GB_OVERLAP_ALWAYS ||
-      (options->overlap == GB_OVERLAP_WHERE_IT_HIDES && !is_crowded(context, comm));
+  s->observes = options->overlap != GB_OVERLAP_NEVER;
+  s->may_crowd = options->overlap == GB_OVERLAP_WHERE_IT_HIDES;
   s->is_free = options->is_free;
   s->watch = (gb_leaf_watch){ note_final, s };
   s->loss = NAN;
@@ -400,10 +395,19 @@ static gb_status plant(gb_shards *s, gb_comm *comm) {
 
 /* {==== Beginning and ending a round ==== */
 
+/* Do the job's processes, all of them on this machine, compute on every core of it? */
+static bool is_crowded(const gb_shards *s) {
+  const gb_comm *comm = s->comm;
+  if (!s->may_crowd || !comm || comm->transport.local_size < comm->size) return false;
+  for (int i = 0; i < s->n_parameters; i++)
+    if (s->parameters[i]->storage->device.type != GB_CPU) return false;
+  return (int64_t)comm->size * gb_threads_count(s->context->threads) >= gb_threads_cores();
+}
+
 /* Gradients are watched while a shard of a job runs, by one model at a time. */
 static void start_watching(gb_shards *s) {
   gb_graph_room *graph = s->context->graph;
-  if (s->comm && s->observes && !graph->watch) graph->watch = &s->watch;
+  if (s->comm && s->observes && !s->crowded && !graph->watch) graph->watch = &s->watch;
 }
 
 static void stop_watching(gb_shards *s) {
@@ -694,6 +698,8 @@ gb_status gb_shards_begin(gb_shards *s, gb_tensor *const *parameters, int n_para
   if (!s->held) s->tag = (gb_grad_tag){ 0, 0 }, s->tagged = false;
   s->open = true;
   s->out = BUCKETS;
+  s->crowded = is_crowded(s);
+  s->overlaps &= !s->crowded;
   s->unsteady = s->spoiled = s->complete = false;
   for (int k = BUCKETS; k < s->n_units; k++) s->units[k].waits = 0;
   for (int i = 0; i < s->n_parameters; i++) s->units[s->spots[i].unit].waits++;
@@ -1083,7 +1089,7 @@ static gb_status check_control(gb_shards *s) {
                                           "another rank, or after another number of updates", s->comm->rank);
   s->tag = tag;
   if (control[UNSTEADY]) s->observes = s->overlaps = false;
-  if (!control[SPOILED]) return s->overlaps = s->observes, GB_OK;
+  if (!control[SPOILED]) return s->overlaps = s->observes && !s->crowded, GB_OK;
   if (s->comm) s->comm->together = true;
   return gb_fail(s->context, GB_ESTATE, "DataParallel:shards: a gradient changed after it had been sent: the loop's "
                                         "body ran backward again, or wrote to a gradient, as it had not in batches "
@@ -1271,13 +1277,12 @@ static bool can_measure(const gb_shards *s) {
   return can;
 }
 
-/* Gradients that are shared out get their sums, as if all of them were used, and are measured. */
+/* Gradients get their sums, as if all of them were used, and those that are shared out are measured. */
 static gb_status measure(gb_shards *s) {
   unit *u = &s->units[NORMS];
   GB_TRY(plant_zeros(u));
   if (!can_measure(s)) return GB_OK;
-  for (int i = 0; i < s->n_parameters; i++)
-    if (s->planted[i].measured) GB_TRY(put_sum(s, i));
+  for (int i = 0; i < s->n_parameters; i++) GB_TRY(put_sum(s, i)); /* whole ones may lie in the same slab */
   double *at = u->leaf;
   at[MEASURED] = 1;
   at += NUMBERS;

@@ -22,6 +22,7 @@ typedef struct gb_owned_slab {
   double *joined;              /* what processes have measured of gradients together: see gb_split_numbers; or NULL */
   double joined_factor;        /* what the gradients were multiplied by on reading */
   int64_t n_joined;            /* of so many segments */
+  uint64_t joined_turn;        /* the room's graph_turns then, since replays write gradients without counting */
 } gb_owned_slab;
 
 /* What this process steps of the slab, and has states of: so many slabs. */

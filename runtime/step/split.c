@@ -6,6 +6,7 @@
 
 #include "base/measures.h"
 #include "step/optimizer.h"
+#include "step/room.h"
 #include "step/weights.h"
 
 #define BLOCK ((int64_t)1 << 20)      /* elements; more where there are more ranks than chunks in it */
@@ -782,13 +783,35 @@ static gb_status keep_numbers(const gb_step_call *call, double *numbers, int64_t
   return GB_OK;
 }
 
-/* Of a device all of the slab is looked at, by one call that is waited for; elsewhere each part. */
-static gb_status look_near(gb_owned_slab *owned, look *l) {
-  GB_TRY(clear_others(&owned->slab, &owned->owner->split));
-  l->call.slab = &owned->slab;
-  return gb_step_run(owned->owner->context, GB_STEP_CHECK, &l->call);
+/* This process's runs of all segments, at their places in the slab; *out: counted, room for the parts' segments. */
+static gb_status cut_to_runs(const gb_owned_slab *owned, gb_segment **out, int64_t *count) {
+  const gb_split *split = &owned->owner->split;
+  size_t most = 1;
+  for (int64_t b = 0; b < owned->n_parts; b++) most += (size_t)owned->parts[b].count;
+  *out = gb_counted_alloc(owned->owner->context, most * sizeof **out);
+  if (!*out) return owned->owner->context->error_code;
+  for (int64_t b = 0; b < owned->n_parts; b++)
+    for (int64_t s = 0; s < owned->parts[b].count; s++) {
+      gb_segment *cut = &(*out)[(*count)++];
+      *cut = owned->parts[b].segments[s];
+      cut->offset += first_of(owned, split->size, b, split->rank);
+      cut->has_grad = owned->slab.segments[cut->place].has_grad;
+    }
+  return GB_OK;
 }
 
+/* On a device all parts are looked at by one call, which is waited for. */
+static gb_status look_near(gb_owned_slab *owned, look *l) {
+  gb_slab cut = owned->slab;
+  cut.count = 0;
+  GB_TRY(cut_to_runs(owned, &cut.segments, &cut.count));
+  l->call.slab = &cut;
+  gb_status status = first_segment(&cut) ? gb_step_run(owned->owner->context, GB_STEP_CHECK, &l->call) : GB_OK;
+  gb_counted_free(cut.segments);
+  return status;
+}
+
+/* Elsewhere each by itself. */
 static gb_status look_at_parts(gb_owned_slab *owned, look *l) {
   gb_optimizer *owner = owned->owner;
   double *norms = l->norms;
@@ -821,6 +844,7 @@ gb_status gb_split_joined(gb_owned_slab *owned, const double *numbers) {
   if (!owned->joined) return GB_EMEMORY;
   memcpy(owned->joined, numbers, bytes);
   owned->n_joined = 0;
+  owned->joined_turn = owned->owner->context->step->graph_turns;
   for (int64_t s = 0; s < owned->slab.count; s++) {
     gb_segment *segment = &owned->slab.segments[s];
     segment->joined = segment->has_grad ? gb_tensor_version(segment->grad) + 1 : 0;
@@ -842,6 +866,7 @@ static gb_status find_known(const gb_step_call *call, bool *known) {
   int64_t count = 0;
   *known = false;
   if (!owned || !owned->joined || (call->norm_type > 0 && call->norm_type != 2)) return GB_OK;
+  if (owned->joined_turn != owned->owner->context->step->graph_turns) return GB_OK;
   for (int64_t s = 0; s < call->slab->count; s++) {
     const gb_segment *segment = &call->slab->segments[s];
     if (!segment->has_grad) continue;
@@ -877,6 +902,11 @@ gb_status gb_split_prepare(gb_slab *slab, gb_step_call *call) {
   gb_optimizer *owner = ((gb_owned_slab *)slab)->owner;
   const gb_split *split = &owner->split;
   if (!split->gather || !split->gradients) return GB_OK;
+  if (owner->context->capturing)
+    return gb_fail(owner->context, GB_ESTATE,
+                   "Sharded: all processes measure gradients together that they share out, which cannot be captured; "
+                   "clip and unscale outside of what is captured, or call gb.optim.Sharded(optimizer, { gradients = "
+                   "'whole' })");
   call->share = share;
   call->sharer = owner;
   GB_TRY(find_known(call, &call->known));

@@ -103,6 +103,40 @@ describe("a sharded optimizer on a GPU", function()
       for i, number in ipairs(whole) do expect(shared[i]):to_equal_bits(number) end
     end)
   end
+  it("measures anew what a graph has written", function()
+    local function run(shares)
+      gb.manual_seed(5)
+      local ddp = nn.parallel.DataParallel(nn.Linear(300, 400):to("cuda"))
+      local opt, norms, clip = gb.optim.SGD(ddp.module:parameters(), { lr = 0.1 }), {}, nil
+      if shares then gb.optim.Sharded(opt) end
+      for step = 1, 5 do
+        opt:zero_grad()
+        ddp:backward(function(x) return ddp(x):square():mean() end, gb.randn(16, 300, on_device))
+        clip = clip or gb.cuda.graph(function(x)
+          nn.utils.clip_grad_value_(ddp.module:parameters(), 1e-4)
+          return x * 2
+        end, { gb.ones(1, on_device) })
+        clip(gb.ones(1, on_device))
+        norms[step] = ("%a"):format(nn.utils.clip_grad_norm_(ddp.module:parameters(), 0.01):item())
+        opt:step()
+      end
+      return table.concat(norms, " ")
+    end
+    expect(run(true)):to_be(run(false))
+  end)
+  it("measures together nothing that is captured", function()
+    if size == 1 then return end
+    local weight = gb.zeros(4, on_device):requires_grad_()
+    local opt = gb.optim.Sharded(gb.optim.SGD({ weight }, { lr = 1 }))
+    local clip = gb.cuda.graph(function(x)
+      (weight * x):sum():backward()
+      nn.utils.clip_grad_norm_({ weight }, 1)
+    end, { gb.ones(4, on_device) })
+    clip(gb.ones(4, on_device)) -- as it is
+    expect(function() clip(gb.ones(4, on_device)) end):to_fail("clip and unscale outside of what is captured")
+    dist.barrier()
+    opt:close()
+  end)
   it("is not captured", function()
     if size == 1 then return end
     local weight = gb.zeros(4, on_device):requires_grad_()

@@ -288,6 +288,37 @@ describe("Sharded", function()
     expect_same(same, weights)
   end)
 
+  -- One whose gradient stays whole, since it is not contiguous, and one that the recipe sums up by itself.
+  it("measures gradients that stay whole, and leaves alone those of others than the model's", function()
+    local function run(share, overflow)
+      gb.manual_seed(5)
+      local parts, whole = nn.Parameter(gb.randn(200, 300, here)), nn.Parameter(gb.randn(50, 300, here):t())
+      local other = nn.Parameter(gb.randn(300, 200, here))
+      local ddp = nn.parallel.DataParallel(nn.ParameterList { parts, whole })
+      local opt = optim.AdamW({ parts, whole, other }, { lr = 0.01 })
+      if share then optim.Sharded(opt) end
+      local scaler, results = gb.amp.GradScaler { init_scale = 8.0 }, {}
+      for step = 1, 4 do
+        opt:zero_grad()
+        ddp:backward(function(x)
+          local y = gb.tanh(x:matmul(parts)):matmul(other):square():mean()
+          local z = whole:square():mean()
+          return scaler:scale(y + (overflow and step == 3 and z * 1e38 * 1e3 or z))
+        end, gb.randn(16, 200, here))
+        if size > 1 then dist.all_reduce(other.grad) end
+        scaler:unscale_(opt)
+        results[#results + 1] = ("%a"):format(clip_norm({ parts, whole, other }, 10))
+        scaler:step(opt)
+        scaler:update()
+        results[#results + 1] = scaler:report()
+        results[#results + 1] = scaler:get_scale()
+      end
+      for _, p in ipairs { parts, whole, other } do results[#results + 1] = p:detach():clone() end
+      return results
+    end
+    for _, overflow in ipairs { false, true } do expect_same(run(true, overflow), run(false, overflow)) end
+  end)
+
   it("asks the others for norms once, and then they come with the gradients", function()
     gb.manual_seed(5)
     local ddp = nn.parallel.DataParallel(nn.Linear(300, 400):to(device))

@@ -234,11 +234,11 @@ parallel.DataParallel = define("gb.nn.parallel.DataParallel(module: module; shar
   calls the model; its method shards cuts each batch into so many virtual shards (8), whatever the number of \z
   processes, so that one process and eight give the same bits. The values of rank 0, and its random stream, go to \z
   all. overlap: gradients are exchanged while backward goes on, from the second batch on, if the loop's body left \z
-  them alone after they were final; the bits are the same. Left out, it is true, but where all processes are on one \z
-  machine and have a thread for each of its cores, so that nothing would be hidden. order free: one shard for each \z
-  process, whose gradients MPI adds up as it likes: faster, and the bits hang on the number of processes and on MPI. \z
-  Give the optimizer the model's parameters after this. Errors: shards that are no power of two or fewer than the \z
-  processes, models that differ between processes. Example: local ddp = \z
+  them alone after they were final; the bits are the same. Left out, it is true, but where all processes, on one \z
+  machine and without GPUs, have a thread for each of its cores, so that nothing would be hidden. order free: one \z
+  shard for each process, whose gradients MPI adds up as it likes: faster, and the bits hang on the number of \z
+  processes and on MPI. Give the optimizer the model's parameters after this. Errors: shards that are no power of \z
+  two or fewer than the processes, models that differ between processes. Example: local ddp = \z
   gb.nn.parallel.DataParallel(gb.nn.Linear(4, 2), { shards = 4 })", "strict",
   function(module, options)
     local self = DataParallel()
