@@ -9,11 +9,13 @@
  *
  * Where all tensors are contiguous, a plane is one channel of one image, side by side (cpu/planes.h). Then all planes
  * that share statistics, a unit, go through every step one after another: memory is read once where a unit stays in a
- * core's cache. */
+ * core's cache. Two that do are in work at once, of which one is read from memory while the other's result is written:
+ * neither waits for the other then. Squares are of distances from the mean of a few thousand elements before. */
 #include <math.h>
 #include <string.h>
 
 #include "base/numerics.h"
+#include "cpu/nontemporal.h"
 #include "cpu/planes.h"
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -43,6 +45,8 @@ typedef struct batch {
   double eps;
   bool fixed;                           /* the statistics are not the batch's: backward, dx does not depend on x */
   bool grouped;                         /* group_norm */
+  bool slopes;                          /* backward */
+  bool streams;                         /* by planes: the result goes past the caches */
   bool adds;                            /* forward: there is a residual */
   double floor;                         /* forward: what is less becomes 0; -inf: nothing is */
   gb_rows x, other, y;                  /* other: the gradient, or (forward) what is added to the result */
@@ -85,6 +89,7 @@ static gb_status open_batch(batch *b, gb_op_call *call, const gb_tensor *x, cons
   b->together = least(most(LONG_ROW / b->c, 1), b->batch);
   b->plane = planes ? plane_of(x, other, y) : 0;
   if (b->plane > 0) b->chunk = b->plane; /* so parts are of planes */
+  b->streams = b->plane > 0 && y->dtype != GB_FLOAT64 && 2 * (size_t)y->numel * b->y.bytes >= GB_NONTEMPORAL_BYTES;
   b->chunks = (b->count + b->chunk - 1) / b->chunk;
   size_t shared = 0, at[7], parts = gb_scratch_take(&shared, most(b->chunks, 1) * 2 * b->cells * 8), room = 0;
   size_t mean = gb_scratch_take(&shared, b->cells * 8), rstd = gb_scratch_take(&shared, b->cells * 8);
@@ -382,9 +387,20 @@ static char *plane_data(const batch *b, const gb_rows *t, int64_t plane) {
 
 static double *plane_part(const batch *b, int64_t plane) { return b->parts + plane / b->c * 2 * b->c + plane % b->c; }
 
-/* As many units as have the elements of a chunk of rows. */
+/* Units of at most so many bytes overlap: two of them stay in L2. */
+#define OVERLAPPED_BYTES ((int64_t)256 << 10)
+
+/* Is the next unit read while one is written? Then a chunk has a few more of them, as its first is read by itself. */
+static bool overlaps(const batch *b) {
+  int64_t read = b->plane * b->per * b->chunks * (int64_t)b->x.bytes * (b->slopes ? 2 : 1);
+  return b->x.dtype != GB_FLOAT64 && !b->fixed && !b->relu.on && read <= OVERLAPPED_BYTES;
+}
+
+/* As many units as have the elements of a chunk of rows, or of a few where they overlap and are many. */
 static int64_t units_of_chunk(const batch *b) {
-  return most(1, BATCH_CHUNK_ELEMENTS / most(1, b->per * b->chunks * b->plane));
+  enum { CHUNKS = 4, LEAST_CHUNKS = 32 };
+  int64_t units = most(1, BATCH_CHUNK_ELEMENTS / most(1, b->per * b->chunks * b->plane));
+  return overlaps(b) ? most(units, least(CHUNKS * units, b->cells / b->per / LEAST_CHUNKS)) : units;
 }
 
 /* Run fn over all units, so many to a chunk. */
@@ -393,34 +409,46 @@ static void run_units(gb_op_call *call, batch *b, gb_chunk_fn fn) {
   gb_parallel(call, (units + at_once - 1) / at_once, fn, b);
 }
 
+/* A plane's mean, and the sum of squares about it. */
+static void put_moments(const batch *b, int64_t plane, gb_plane_moments m) {
+  double *part = plane_part(b, plane);
+  part[0] = m.mean, part[b->c] = m.spread;
+}
+
 /* The mean of a unit, and its variance in rstd's place. */
 static void find_moments(const batch *b, int64_t first) {
   for (int64_t k = 0; k < b->per * b->chunks && !gb_work(2 * b->plane); k++) {
     int64_t plane = plane_at(b, first, k);
-    const char *x = plane_data(b, &b->x, plane);
-    double *part = plane_part(b, plane);
-    part[0] = gb_wide_sum(b->x.dtype, x, b->plane) / (double)b->plane;
-    part[b->c] = gb_norm_squares(b->x.dtype, x, part[0], b->plane);
+    put_moments(b, plane, gb_plane_moments_of(b->x.dtype, plane_data(b, &b->x, plane), b->plane));
   }
   merge_unit(b, first);
 }
 
-/* Statistics, unless they are fixed, (x - mean) * (rstd * weight) + bias, and what comes behind. */
-static void normalise_unit(const batch *b, int64_t first) {
-  if (!b->fixed) find_moments(b, first);
+/* (x - mean) * (rstd * weight) + bias, and what comes behind, of a unit; meanwhile the statistics of the one whose first
+ * cell is `next`, or of none (-1). */
+static void normalise_unit(const batch *b, int64_t first, int64_t next) {
   for (int64_t k = 0; k < b->per * b->chunks && !gb_work(2 * b->plane); k++) {
-    int64_t plane = plane_at(b, first, k), cell = plane % b->cells;
+    int64_t plane = plane_at(b, first, k), cell = plane % b->cells, other = next < 0 ? plane : plane_at(b, next, k);
     double rstd = 1 / sqrt(b->rstd[cell] + b->eps), weight = gb_row_get(b->lane, b->weight, cell);
     gb_plane_line line = { b->mean[cell], rstd * weight, gb_row_get(b->lane, b->bias, cell), b->floor };
+    gb_plane_moments m = { 0 };
+    if (next >= 0) m = gb_plane_unread(b->x.dtype, plane_data(b, &b->x, other), b->plane);
     gb_plane_apply(b->x.dtype, plane_data(b, &b->y, plane), plane_data(b, &b->x, plane),
-                   b->adds ? plane_data(b, &b->other, plane) : NULL, b->plane, line);
+                   b->adds ? plane_data(b, &b->other, plane) : NULL, b->plane, line, b->streams, next < 0 ? NULL : &m);
+    if (next >= 0) put_moments(b, other, m);
   }
+  if (next >= 0) merge_unit(b, next);
 }
 
 static void normalise_chunk(void *arg, int64_t chunk) {
   const batch *b = arg;
-  int64_t at_once = units_of_chunk(b) * b->per, end = least((chunk + 1) * at_once, b->cells);
-  for (int64_t first = chunk * at_once; first < end; first += b->per) normalise_unit(b, first);
+  const bool overlap = overlaps(b);
+  int64_t at_once = units_of_chunk(b) * b->per, start = chunk * at_once, end = least(start + at_once, b->cells);
+  for (int64_t first = start; first < end; first += b->per) {
+    if (!b->fixed && !(overlap && first > start)) find_moments(b, first);
+    normalise_unit(b, first, overlap && first + b->per < end ? first + b->per : -1);
+  }
+  if (b->streams) gb_nontemporal_end();
 }
 
 /* The gradient of a plane behind a ReLU becomes that before it. */
@@ -430,29 +458,54 @@ static void mask_plane(const batch *b, int64_t plane) {
                 b->plane);
 }
 
+/* A plane's gradient of which nothing has been read, and its sums. */
+static gb_plane_sums unread_sums(const batch *b, int64_t plane) {
+  return (gb_plane_sums){ plane_data(b, &b->other, plane), plane_data(b, &b->x, plane),
+                          gb_row_get(b->lane, b->offset, plane % b->cells), 0, 0 };
+}
+
+static void put_sums(const batch *b, int64_t plane, gb_plane_sums s) {
+  double *part = plane_part(b, plane);
+  part[0] = s.plain, part[b->c] = s.along;
+}
+
 /* The two sums of each plane of a unit's gradient. */
 static void find_sums(const batch *b, int64_t first) {
   for (int64_t k = 0; k < b->per * b->chunks && !gb_work(2 * b->plane); k++) {
     int64_t plane = plane_at(b, first, k);
-    double *part = plane_part(b, plane), sums[2];
     if (b->relu.on) mask_plane(b, plane);
-    gb_plane_sums(b->x.dtype, plane_data(b, &b->other, plane), plane_data(b, &b->x, plane), b->plane,
-                  gb_row_get(b->lane, b->offset, plane % b->cells), sums);
-    part[0] = sums[0], part[b->c] = sums[1];
+    gb_plane_sums s = unread_sums(b, plane);
+    gb_plane_add_up(b->x.dtype, &s, b->plane);
+    put_sums(b, plane, s);
   }
 }
 
-/* The unit's dx, once it is known what its elements need. */
-static void differentiate_unit(const batch *b, int64_t first) {
+/* The unit's dx, once it is known what its elements need; meanwhile the sums of the unit whose first cell is `next`, or
+ * of none (-1). */
+static void differentiate_unit(const batch *b, int64_t first, int64_t next) {
   for (int64_t k = 0; k < b->per * b->chunks && !gb_work(2 * b->plane); k++) {
-    int64_t plane = plane_at(b, first, k), cell = plane % b->cells;
+    int64_t plane = plane_at(b, first, k), cell = plane % b->cells, other = next < 0 ? plane : plane_at(b, next, k);
     double rstd = gb_row_get(b->lane, b->scale, cell), weight = gb_row_get(b->lane, b->weight, cell);
     gb_plane_slope slope = { b->grouped ? rstd : rstd * weight, b->grouped ? weight : 1,
                              gb_row_get(b->lane, b->plain, cell), gb_row_get(b->lane, b->offset, cell),
                              gb_row_get(b->lane, b->along, cell) };
+    gb_plane_sums s = unread_sums(b, other);
     gb_plane_differentiate(b->x.dtype, plane_data(b, &b->y, plane), plane_data(b, &b->other, plane),
-                           plane_data(b, &b->x, plane), b->plane, slope, b->fixed);
+                           plane_data(b, &b->x, plane), b->plane, slope, b->fixed, b->streams, next < 0 ? NULL : &s);
+    if (next >= 0) put_sums(b, other, s);
   }
+}
+
+/* dx of a chunk's units; `found` makes of a unit's sums what its elements need. */
+static void differentiate_units(const batch *b, int64_t chunk, void (*found)(const batch *b, int64_t first)) {
+  const bool overlap = overlaps(b);
+  int64_t at_once = units_of_chunk(b) * b->per, start = chunk * at_once, end = least(start + at_once, b->cells);
+  for (int64_t first = start; first < end; first += b->per) {
+    if (!(overlap && first > start)) find_sums(b, first);
+    found(b, first);
+    differentiate_unit(b, first, overlap && first + b->per < end ? first + b->per : -1);
+  }
+  if (b->streams) gb_nontemporal_end();
 }
 
 /* ----} */
@@ -603,15 +656,7 @@ static void channel_gradients(const batch *b, int64_t i) {
   gb_row_put(b->lane, b->along, i, b->fixed ? 0 : sums[1] * rstd * rstd / (double)b->count);
 }
 
-static void batch_gradient_chunk(void *arg, int64_t chunk) {
-  const batch *b = arg;
-  int64_t at_once = units_of_chunk(b), end = least((chunk + 1) * at_once, b->c);
-  for (int64_t i = chunk * at_once; i < end; i++) {
-    find_sums(b, i);
-    channel_gradients(b, i);
-    differentiate_unit(b, i);
-  }
-}
+static void batch_gradient_chunk(void *arg, int64_t chunk) { differentiate_units(arg, chunk, channel_gradients); }
 
 /* The gradient comes from behind a ReLU. */
 static void begin_behind_relu(batch *b) {
@@ -636,6 +681,7 @@ static gb_status batch_norm_backward(gb_op_call *call) {
   batch b;
   if (in->x->shape[1] == 0) return GB_OK;
   GB_TRY(open_batch(&b, call, in->x, in->rectified ? out->masked : in->grad, out->dx, 1, 1, relu_has_planes(in)));
+  b.slopes = true;
   if (in->rectified) begin_behind_relu(&b);
   channel_values(in->mean, b.mean, false);
   channel_values(in->rstd, b.rstd, false);
@@ -702,15 +748,7 @@ static void group_gradients(const batch *b, int64_t first) {
   }
 }
 
-static void group_gradient_chunk(void *arg, int64_t chunk) {
-  const batch *b = arg;
-  int64_t at_once = units_of_chunk(b) * b->per, end = least((chunk + 1) * at_once, b->cells);
-  for (int64_t first = chunk * at_once; first < end; first += b->per) {
-    find_sums(b, first);
-    group_gradients(b, first);
-    differentiate_unit(b, first);
-  }
-}
+static void group_gradient_chunk(void *arg, int64_t chunk) { differentiate_units(arg, chunk, group_gradients); }
 
 /* The gradient of a parameter, over images and places: of the bias the sum of grad, of the weight that of grad *
  * normal. b->mean is free. */
@@ -738,7 +776,7 @@ static gb_status group_norm_backward(gb_op_call *call) {
     return GB_OK;
   }
   GB_TRY(open_batch(&b, call, in->x, in->grad, out->dx, shape[0], shape[1] / in->mean->shape[1], true));
-  b.grouped = true;
+  b.grouped = b.slopes = true;
   group_values(&b, in->mean, b.mean, false);
   group_values(&b, in->rstd, b.rstd, false);
   set_parameter(&b, in->weight, 1, b.weight);

@@ -76,6 +76,46 @@ describe("norms of planes", function()
     end)
   end
 
+  it("finds the spread about a mean that is far from 0, of planes whose halves lie apart, and of constant ones", function()
+    local function spread(x) -- of the whole x, by what group_norm makes of it
+      local y = F.group_norm(x, 1, nil, nil, { eps = 0, out = "autocast" })
+      return (x:max() - x:min()):item() / (y:max() - y:min()):item()
+    end
+    for _, side in ipairs { 20, 90 } do
+      local x = gb.randn(1, 2, side, side) + 1e4
+      local steps = gb.randn(1, 2, side, side) * 1e-3
+      steps[{ 1, 1 }] = steps[{ 1, 1 }] + 1000
+      for _, t in ipairs { x, steps } do
+        local want = t:to("float64"):var(nil, { correction = 0 }):sqrt():item()
+        expect(math.abs(spread(t) - want) <= 1e-5 * want):to_be(true)
+      end
+    end
+    local y = F.group_norm(gb.full({ 1, 2, 40, 31 }, 0.1, { dtype = "float32" }), 1)
+    expect(y):to_equal_bits(gb.zeros(1, 2, 40, 31))
+  end)
+
+  it("gives many units, of which the next is read while one is written past the caches, the bits of each alone", function()
+    local threads = gb.get_num_threads()
+    gb.set_num_threads(1)
+    for _, dtype in ipairs { "float32", "bfloat16" } do
+      local n = dtype == "float32" and 132 or 264
+      local x, grad = gb.randn(n, 8, 63, 64):to(dtype), gb.randn(n, 8, 63, 64):to(dtype)
+      local function slopes(t, g)
+        t = t:detach():requires_grad_(true)
+        local y = F.group_norm(t, 4, nil, nil, { out = "autocast" })
+        y:backward(g:to(y.dtype))
+        return y, t.grad
+      end
+      local y, dx = slopes(x, grad)
+      for _, i in ipairs { 1, 2, 17, n } do
+        local one, slope = slopes(x[{ { i, i } }]:clone(), grad[{ { i, i } }]:clone())
+        expect(y[{ { i, i } }]):to_equal_bits(one)
+        expect(dx[{ { i, i } }]):to_equal_bits(slope)
+      end
+    end
+    gb.set_num_threads(threads)
+  end)
+
   it("takes planes with infinities and NaN as rows of channels do", function()
     for _, op in pairs(ops) do
       local x, grad, weight, bias = values({ 2, 4, 5, 7 }, "float32")
