@@ -424,8 +424,8 @@ static void find_moments(const batch *b, int64_t first) {
   merge_unit(b, first);
 }
 
-/* (x - mean) * (rstd * weight) + bias, and what comes behind, of a unit; meanwhile the statistics of the one whose first
- * cell is `next`, or of none (-1). */
+/* (x - mean) * (rstd * weight) + bias, and what comes behind, of a unit; meanwhile the statistics of the one whose
+ * first cell is `next`, or of none (-1). */
 static void normalise_unit(const batch *b, int64_t first, int64_t next) {
   for (int64_t k = 0; k < b->per * b->chunks && !gb_work(2 * b->plane); k++) {
     int64_t plane = plane_at(b, first, k), cell = plane % b->cells, other = next < 0 ? plane : plane_at(b, next, k);

@@ -19,6 +19,14 @@ typedef struct index_walk {
 
 static inline size_t bytes_of(const gb_tensor *t) { return gb_dtype_bytes((gb_dtype)t->dtype); }
 
+/* n values of an index, a tile at most, from an element of it on: where they lie, or brought to the tile. */
+static const int64_t *index_values(const gb_tensor *index, int64_t offset, int64_t stride, int64_t n, int64_t *tile) {
+  const char *at = gb_data(index) + offset * (int64_t)bytes_of(index);
+  if (index->dtype == GB_INT64 && stride == 1) return (const int64_t *)(const void *)at;
+  gb_load_i64(tile, at, (gb_dtype)index->dtype, stride, n);
+  return tile;
+}
+
 /* {==== embedding ==== */
 
 /* y[i] = weight[index[i]]: rows in parallel. */
@@ -84,81 +92,112 @@ static void drain_block(double *whole, float *sum, int64_t n) {
   memset(sum, 0, (size_t)n * sizeof *sum);
 }
 
+/* A block's sums, the first one's or added to those before it. */
+static void keep_block(double *whole, const float *sum, int64_t n, bool first) {
+  if (first) for (int64_t k = 0; k < n; k++) whole[k] = (double)sum[k];
+  else for (int64_t k = 0; k < n; k++) whole[k] += (double)sum[k];
+}
+
 /* The last block's sums, and what went before them. */
 static void close_block(tile_sums *sum, const double *whole, int64_t n) {
   for (int64_t k = 0; k < n; k++) sum->f32[k] = (float)(whole[k] + (double)sum->f32[k]);
 }
 
-/* Vectors whose sums are in registers at once. */
-enum { AT_ONCE = 8 };
+/* Pairs of vectors whose sums are in registers at once. */
+enum { AT_ONCE = 4 };
 
-/* So many vectors of sum_block from element k on. */
-GB_ALWAYS_INLINE void sum_vectors(const float *const *rows, const float *const *next, int64_t count, int64_t k,
-                                  const int vectors, float *sum) {
-  gb_vector sums[AT_ONCE] = { 0 };
+/* So many rows further on memory is asked for, of this bag or of those behind it: into L2 only, as the requests that
+ * wait for memory would else keep those that find their row from L1. */
+enum { ROWS_AHEAD = 24 };
+
+GB_ALWAYS_INLINE void ask_ahead(gb_dtype dtype, const char *row, int64_t k) {
+  enum { LINE = 64, IN_L2 = 2 };
+  const int64_t bytes = dtype == GB_FLOAT32 ? 4 : 2;
+  for (int64_t at = k * bytes; at < (k + GB_WIDE) * bytes; at += LINE) __builtin_prefetch(row + at, 0, IN_L2);
+}
+
+/* So many pairs of vectors of sum_block from element k on. */
+GB_ALWAYS_INLINE void sum_vectors(gb_dtype dtype, const char *const *rows, const char *const *later, int64_t count,
+                                  int64_t k, const int pairs, float *sum) {
+  gb_wide sums[AT_ONCE] = { 0 };
   for (int64_t i = 0; i < count; i++) {
-    ask_for((const char *)(next[i] + k), vectors * (int64_t)sizeof *sums);
-#pragma GCC unroll 8
-    for (int j = 0; j < vectors; j++) {
-      gb_vector x;
-      memcpy(&x, rows[i] + k + j * GB_VECTOR, sizeof x);
-      sums[j] += x;
+#pragma GCC unroll 4
+    for (int j = 0; j < pairs; j++) {
+      gb_wide x = gb_wide_load(dtype, rows[i], k + j * GB_WIDE);
+      ask_ahead(dtype, later[i], k + j * GB_WIDE);
+      sums[j] = (gb_wide){ sums[j].a + x.a, sums[j].b + x.b };
     }
   }
-  memcpy(sum + k, sums, (size_t)vectors * sizeof *sums);
+  memcpy(sum + k, sums, (size_t)pairs * sizeof *sums);
 }
 
-/* sum[k] = the sum of rows[i][k] over i, in that order, of float32 from 0 on. The rows of `next`, as many, are asked
- * for one by one. The last vector of a row ends with it, and sums what it shares with the one before it again. */
-static void sum_block(const float *const *rows, const float *const *next, int64_t count, int64_t n, float *sum) {
+/* sum[k] = the sum of rows[i][k] over i, in that order, in float32 from 0 on, in the order of cpu/wide.h. The rows of
+ * `later`, as many, are asked for one by one. */
+GB_ALWAYS_INLINE void sum_block(gb_dtype dtype, const char *const *rows, const char *const *later, int64_t count,
+                                int64_t n, float *sum) {
   int64_t k = 0;
-  for (; k + AT_ONCE * GB_VECTOR <= n; k += AT_ONCE * GB_VECTOR) sum_vectors(rows, next, count, k, AT_ONCE, sum);
-  if (k + 4 * GB_VECTOR <= n) sum_vectors(rows, next, count, k, 4, sum), k += 4 * GB_VECTOR;
-  if (k + 2 * GB_VECTOR <= n) sum_vectors(rows, next, count, k, 2, sum), k += 2 * GB_VECTOR;
-  if (k + GB_VECTOR <= n) sum_vectors(rows, next, count, k, 1, sum), k += GB_VECTOR;
-  if (k < n && n >= GB_VECTOR) sum_vectors(rows, next, count, n - GB_VECTOR, 1, sum), k = n;
-  if (k < n) memset(sum + k, 0, (size_t)(n - k) * sizeof *sum);
-  for (int64_t i = 0; i < count && k < n; i++) {
-    ask_for((const char *)(next[i] + k), (n - k) * (int64_t)sizeof *sum);
-    for (int64_t j = k; j < n; j++) sum[j] += rows[i][j];
+  for (; k + AT_ONCE * GB_WIDE <= n; k += AT_ONCE * GB_WIDE) sum_vectors(dtype, rows, later, count, k, AT_ONCE, sum);
+  if (k + 2 * GB_WIDE <= n) sum_vectors(dtype, rows, later, count, k, 2, sum), k += 2 * GB_WIDE;
+  if (k + GB_WIDE <= n) sum_vectors(dtype, rows, later, count, k, 1, sum), k += GB_WIDE;
+  if (k == n) return;
+  gb_wide last = { 0 };
+  for (int64_t i = 0; i < count; i++) {
+    gb_wide x = gb_wide_load_last(dtype, rows[i], k, n - k, 0);
+    ask_ahead(dtype, later[i], k);
+    last = (gb_wide){ last.a + x.a, last.b + x.b };
+  }
+  memcpy(sum + k, &last, (size_t)(n - k) * sizeof *sum);
+}
+
+/* A block, as a function of its own: its loops need all registers. */
+static __attribute__((noinline)) void sum_rows(gb_dtype dtype, const char *const *rows, const char *const *later,
+                                               int64_t count, int64_t n, float *sum) {
+  GB_WIDE_FOR(dtype, sum_block, rows, later, count, n, sum);
+}
+
+/* The rows at `count` places of the index from `place` of bag `bag` on, which go on in the next bags, from a column of
+ * theirs on, which lies at `from` in row 0. Behind the last place the rows are any. */
+static void find_rows(const gb_in_embedding_sum *in, const char *from, int64_t bag, int64_t place, int64_t count,
+                      const char **rows) {
+  const gb_tensor *index = in->index;
+  const int64_t ids = index->shape[1], step = index->stride[1];
+  const int64_t bytes = in->weight->stride[0] * (int64_t)bytes_of(in->weight);
+  for (; place >= ids; place -= ids) bag++;
+  for (int64_t k = 0, n; k < count; k += n, bag++, place = 0) {
+    const int64_t at = bag * index->stride[0] + place * step;
+    const int64_t *places = (const int64_t *)(const void *)gb_data(index) + at;
+    n = ids - place < count - k ? ids - place : count - k;
+    if (bag >= index->shape[0]) {
+      for (; k < count; k++) rows[k] = from;
+      return;
+    }
+    if (index->dtype == GB_INT64)
+      for (int64_t i = 0; i < n; i++) rows[k + i] = from + places[i * step] * bytes;
+    else
+      for (int64_t i = 0; i < n; i++)
+        rows[k + i] = from + gb_index_value(gb_data(index), (gb_dtype)index->dtype, at + i * step) * bytes;
   }
 }
 
-/* Rows first .. first + count - 1 of a bag, from a column of theirs on, which lies at `from` in row 0. */
-static void find_rows(const gb_in_embedding_sum *in, const char *ids, const float *from, int64_t bag, int64_t first,
-                      int64_t count, const float **rows) {
-  const gb_tensor *index = in->index;
-  const int64_t at = bag * index->stride[0] + first * index->stride[1], step = index->stride[1];
-  const int64_t stride = in->weight->stride[0], *places = (const int64_t *)(const void *)ids + at;
-  if (index->dtype == GB_INT64)
-    for (int64_t k = 0; k < count; k++) rows[k] = from + places[k * step] * stride;
-  else
-    for (int64_t k = 0; k < count; k++)
-      rows[k] = from + gb_index_value(ids, (gb_dtype)index->dtype, at + k * step) * stride;
-}
-
-/* Rows of float32 that lie as they are added: a bag's sum block by block, while the next block is asked for, which may
- * be the next bag's. */
+/* Rows of 32 or 16 bits side by side: a bag's sum block by block, in the order of cpu/wide.h. */
 static void sum_plain_bag(const gb_op_call *call, int64_t bag, int64_t first, int64_t n, float *sum, double *whole) {
   const gb_in_embedding_sum *in = GB_IN(call, embedding_sum);
-  const int64_t ids = in->index->shape[1], bags = in->index->shape[0];
-  const char *index = gb_data(in->index);
-  const float *from = (const float *)(const void *)gb_data(in->weight) + first;
+  enum { FOUND_AT_ONCE = 4 * ROW_BLOCK };
+  const int64_t ids = in->index->shape[1];
+  const char *from = gb_data(in->weight) + first * (int64_t)bytes_of(in->weight), *rows[FOUND_AT_ONCE + ROWS_AHEAD];
   if (ids == 0) memset(sum, 0, (size_t)n * sizeof *sum);
   for (int64_t i = 0; i < ids; i += ROW_BLOCK) {
-    const float *rows[ROW_BLOCK], *later[ROW_BLOCK];
-    int64_t count = ids - i < ROW_BLOCK ? ids - i : ROW_BLOCK, next = bag, at = i + ROW_BLOCK;
-    find_rows(in, index, from, bag, i, count, rows);
-    if (at >= ids) next++, at = 0;
-    const int64_t known = next >= bags ? 0 : ids - at < count ? ids - at : count;
-    find_rows(in, index, from, next, at, known, later);
-    memcpy(later + known, rows + known, (size_t)(count - known) * sizeof *rows);
-    sum_block(rows, later, count, n, sum);
-    if (i + ROW_BLOCK < ids) drain_block(whole, sum, n);
+    const int64_t count = ids - i < ROW_BLOCK ? ids - i : ROW_BLOCK, found = ids - i < FOUND_AT_ONCE ? ids - i
+        : FOUND_AT_ONCE;
+    const char **at = rows + i % FOUND_AT_ONCE;
+    if (at == rows) find_rows(in, from, bag, i, found + ROWS_AHEAD, rows);
+    sum_rows((gb_dtype)in->weight->dtype, at, at + ROWS_AHEAD, count, n, sum);
+    if (i + ROW_BLOCK >= ids) break;
+    keep_block(whole, sum, n, i == 0);
   }
 }
 
-/* The same for rows of any dtype that lie anyhow. */
+/* The same for rows of any dtype that lie anyhow, in their own order. */
 static void sum_any_bag(const gb_op_call *call, int64_t bag, int64_t first, int64_t n, tile_sums *sum, double *whole) {
   const gb_in_embedding_sum *in = GB_IN(call, embedding_sum);
   const gb_tensor *index = in->index, *weight = in->weight;
@@ -184,12 +223,14 @@ static void sum_any_bag(const gb_op_call *call, int64_t bag, int64_t first, int6
 static void sum_bag(const gb_op_call *call, int64_t bag, int64_t first, int64_t n) {
   const gb_tensor *weight = GB_IN(call, embedding_sum)->weight, *y = GB_OUT(call, embedding_sum)->y;
   bool wide = weight->dtype == GB_FLOAT64, blocks = !wide && GB_IN(call, embedding_sum)->index->shape[1] > ROW_BLOCK;
+  bool plain = !wide && weight->stride[1] == 1;
   double whole[GB_TILE];
   tile_sums sum;
-  if (blocks) memset(whole, 0, (size_t)n * sizeof *whole);
-  if (weight->dtype == GB_FLOAT32 && weight->stride[1] == 1) sum_plain_bag(call, bag, first, n, sum.f32, whole);
+  if (blocks && !plain) memset(whole, 0, (size_t)n * sizeof *whole);
+  if (plain) sum_plain_bag(call, bag, first, n, sum.f32, whole);
   else sum_any_bag(call, bag, first, n, &sum, whole);
   if (blocks) close_block(&sum, whole, n);
+  if (plain) gb_wide_sort((gb_dtype)weight->dtype, sum.f32, n, true);
   char *to = gb_data(y) + (bag * y->stride[0] + first * y->stride[1]) * (int64_t)bytes_of(y);
   if (wide) gb_store_f64(to, (gb_dtype)y->dtype, y->stride[1], sum.f64, n);
   else gb_store_f32(to, (gb_dtype)y->dtype, y->stride[1], sum.f32, n);
@@ -224,28 +265,42 @@ static gb_status embedding_sum(gb_op_call *call) {
   return GB_OK;
 }
 
-/* The places of each row in the index, in order: row r's are place[first[r]] .. place[first[r + 1] - 1]. */
+/* The gradients of each row, in the order of the index: row r's begin at elements place[first[r]] ..
+ * place[first[r + 1] - 1] of grad. */
 typedef struct row_lists {
   gb_op_call *call;
-  gb_runs runs;                       /* of the index, one element each */
-  int64_t grad_strides[GB_MAX_NDIM];
-  int64_t *first, *place, rows, rows_per_chunk;
+  gb_runs runs;                       /* of the index, a tile at most each */
+  int64_t grad_strides[GB_MAX_NDIM], index_strides[GB_MAX_NDIM];
+  int64_t *first, *place, rows, count, rows_per_chunk;
 } row_lists;
+
+/* A run of the index: its values, in the tile or where they lie, and where in grad the first one's gradient begins. */
+static const int64_t *run_of_index(const row_lists *lists, const gb_tensor *index, int64_t run, int64_t *tile,
+                                   int64_t *n, int64_t *offset) {
+  int64_t at[GB_MAX_NDIM];
+  const gb_runs *r = &lists->runs;
+  *n = gb_run_at(r, run, at);
+  *offset = gb_offset_at(r->ndim, at, lists->grad_strides);
+  return index_values(index, gb_offset_at(r->ndim, at, lists->index_strides), lists->index_strides[r->ndim - 1], *n,
+                      tile);
+}
 
 /* Counting sort of the index by its values; equal values keep their order. Unfinished where a stop is asked for. */
 static void sort_by_row(row_lists *lists, const gb_tensor *index) {
-  int64_t at[GB_MAX_NDIM], strides[GB_MAX_NDIM], *first = lists->first, n = index->numel;
-  gb_broadcast_strides(index, index->ndim, index->shape, strides);
+  int64_t tile[GB_TILE], n, offset, *first = lists->first, step = lists->grad_strides[lists->runs.ndim - 1];
   gb_clear_bytes(first, (size_t)(lists->rows + 1) * sizeof *first);
-  memset(at, 0, sizeof at);
-  for (int64_t i = 0; i < n && !gb_work(FAR); i++, gb_next_at(index->ndim, index->shape, at))
-    first[gb_index_value(gb_data(index), (gb_dtype)index->dtype, gb_offset_at(index->ndim, at, strides)) + 1]++;
+  for (int64_t run = 0; run < lists->runs.count; run++) {
+    const int64_t *ids = run_of_index(lists, index, run, tile, &n, &offset);
+    if (gb_work(FAR * n)) return;
+    for (int64_t i = 0; i < n; i++) first[ids[i] + 1]++;
+  }
   for (int64_t r = 0; r < lists->rows && !gb_long_loop(r); r++) first[r + 1] += first[r];
   if (gb_was_stopped(lists->call)) return; /* these are no places */
-  memset(at, 0, sizeof at);
-  for (int64_t i = 0; i < n && !gb_work(FAR); i++, gb_next_at(index->ndim, index->shape, at))
-    lists->place[first[gb_index_value(gb_data(index), (gb_dtype)index->dtype,
-                                      gb_offset_at(index->ndim, at, strides))]++] = i;
+  for (int64_t run = 0; run < lists->runs.count; run++) {
+    const int64_t *ids = run_of_index(lists, index, run, tile, &n, &offset);
+    if (gb_work(FAR * n)) return;
+    for (int64_t i = 0; i < n; i++) lists->place[first[ids[i]]++] = offset + i * step;
+  }
   /* each had moved on to the next one's start */
   for (int64_t r = lists->rows; r > 0 && !gb_long_loop(r); r--) first[r] = first[r - 1];
   first[0] = 0;
@@ -265,35 +320,68 @@ static void add_tile(const gb_tensor *out, char *to, const tile_sums *sum, bool 
   }
 }
 
+/* The sum of gradients i .. end - 1 of a list, of rows of 32 or 16 bits side by side, from a column of theirs on, in
+ * the order of cpu/wide.h. */
+static void sum_plain_places(const row_lists *lists, int64_t i, int64_t end, int64_t column, int64_t n, float *sum,
+                             double *whole) {
+  const gb_tensor *grad = GB_IN(lists->call, embedding_backward)->grad;
+  const int64_t bytes = (int64_t)bytes_of(grad), *place = lists->place, last = lists->count - 1;
+  const char *from = gb_data(grad) + column * bytes, *rows[ROW_BLOCK], *later[ROW_BLOCK];
+  if (i == end) memset(sum, 0, (size_t)n * sizeof *sum);
+  for (int64_t count, begin = i; i < end; i += count) {
+    count = end - i < ROW_BLOCK ? end - i : ROW_BLOCK;
+    if (gb_work(count * (FAR + n))) return;
+    for (int64_t k = 0; k < count; k++) {
+      int64_t next = i + k + ROWS_AHEAD < last ? i + k + ROWS_AHEAD : last;
+      rows[k] = from + place[i + k] * bytes, later[k] = from + place[next] * bytes;
+    }
+    sum_rows((gb_dtype)grad->dtype, rows, later, count, n, sum);
+    if (i + count < end) keep_block(whole, sum, n, i == begin);
+  }
+}
+
+/* The same for rows of any dtype that lie anyhow, in their own order. */
+static void sum_any_places(const row_lists *lists, int64_t i, int64_t end, int64_t column, int64_t n, tile_sums *sum,
+                           double *whole) {
+  const gb_tensor *grad = GB_IN(lists->call, embedding_backward)->grad;
+  const int64_t stride = grad->stride[grad->ndim - 1], bytes = (int64_t)bytes_of(grad);
+  const bool wide = grad->dtype == GB_FLOAT64;
+  tile_sums part;
+  memset(sum, 0, (size_t)n * (wide ? sizeof *sum->f64 : sizeof *sum->f32));
+  if (end - i > ROW_BLOCK) memset(whole, 0, (size_t)n * sizeof *whole);
+  for (int64_t parts = 0; i < end && !gb_work(FAR + n); i++, parts++) {
+    if (!wide && parts > 0 && parts % ROW_BLOCK == 0) drain_block(whole, sum->f32, n);
+    const char *from = gb_data(grad) + (lists->place[i] + column * stride) * bytes;
+    if (wide) {
+      gb_load_f64(part.f64, from, GB_FLOAT64, stride, n);
+      for (int64_t k = 0; k < n; k++) sum->f64[k] += part.f64[k];
+    } else {
+      gb_load_f32(part.f32, from, (gb_dtype)grad->dtype, stride, n);
+      for (int64_t k = 0; k < n; k++) sum->f32[k] += part.f32[k];
+    }
+  }
+}
+
 /* One tile of columns of one row: its gradients summed in order, many of them in blocks, and rounded once. */
 static void sum_row_tile(const row_lists *lists, int64_t row, int64_t column, int64_t n) {
   const gb_tensor *grad = GB_IN(lists->call, embedding_backward)->grad;
   const gb_tensor *out = GB_OUT(lists->call, embedding_backward)->dweight;
   const gb_attr *padding = &GB_ATTRS(lists->call, embedding_backward)->padding_idx;
-  int64_t at[GB_MAX_NDIM], stride = grad->stride[grad->ndim - 1], bytes = (int64_t)bytes_of(grad);
   int64_t i = lists->first[row], end = padding->given && padding->integer == row ? i : lists->first[row + 1];
   char *to = gb_data(out) + (row * out->stride[0] + column * out->stride[1]) * (int64_t)bytes_of(out);
   bool wide = grad->dtype == GB_FLOAT64, add = GB_ATTRS(lists->call, embedding_backward)->add.integer;
-  bool blocks = !wide && end - i > ROW_BLOCK;
+  bool blocks = !wide && end - i > ROW_BLOCK, plain = !wide && grad->stride[grad->ndim - 1] == 1;
   double whole[GB_TILE];
-  tile_sums sum, part;
+  tile_sums sum;
   if (add && i == end) return;
-  memset(&sum, 0, (size_t)n * (wide ? sizeof *sum.f64 : sizeof *sum.f32));
-  if (blocks) memset(whole, 0, (size_t)n * sizeof *whole);
-  for (int64_t parts = 0; i < end && !gb_work(FAR + n); i++, parts++) {
-    if (blocks && parts > 0 && parts % ROW_BLOCK == 0) drain_block(whole, sum.f32, n);
-    gb_run_at(&lists->runs, lists->place[i], at);
-    const char *from = gb_data(grad) + (gb_offset_at(grad->ndim - 1, at, lists->grad_strides) + column * stride) *
-        bytes;
-    if (wide) {
-      gb_load_f64(part.f64, from, (gb_dtype)grad->dtype, stride, n);
-      for (int64_t k = 0; k < n; k++) sum.f64[k] += part.f64[k];
-    } else {
-      gb_load_f32(part.f32, from, (gb_dtype)grad->dtype, stride, n);
-      for (int64_t k = 0; k < n; k++) sum.f32[k] += part.f32[k];
-    }
+  if (plain && !add && !blocks && grad->dtype == GB_FLOAT32 && out->dtype == GB_FLOAT32 && out->stride[1] == 1) {
+    sum_plain_places(lists, i, end, column, n, (float *)(void *)to, NULL);
+    return;
   }
+  if (plain) sum_plain_places(lists, i, end, column, n, sum.f32, whole);
+  else sum_any_places(lists, i, end, column, n, &sum, whole);
   if (blocks) close_block(&sum, whole, n);
+  if (plain) gb_wide_sort((gb_dtype)grad->dtype, sum.f32, n, true);
   if (add) add_tile(out, to, &sum, wide, n);
   else if (wide) gb_store_f64(to, (gb_dtype)out->dtype, out->stride[1], sum.f64, n);
   else gb_store_f32(to, (gb_dtype)out->dtype, out->stride[1], sum.f32, n);
@@ -311,14 +399,16 @@ static void embedding_backward_chunk(void *arg, int64_t chunk) {
 static gb_status embedding_backward(gb_op_call *call) {
   const gb_in_embedding_backward *in = GB_IN(call, embedding_backward);
   const gb_tensor *grad = in->grad, *index = in->index, *out = GB_OUT(call, embedding_backward)->dweight;
-  row_lists lists = { .call = call, .runs = gb_runs_of(index->ndim, index->shape, 1), .rows = out->shape[0] };
+  row_lists lists = { .call = call, .runs = gb_runs_of(index->ndim, index->shape, GB_TILE), .rows = out->shape[0],
+                      .count = index->numel };
   GB_TRY(gb_check_index(call, index, lists.rows, "index"));
   if (out->numel == 0) return GB_OK;
   gb_block *scratch = gb_cpu_scratch(call, (size_t)(lists.rows + 1 + index->numel) * sizeof(int64_t));
   if (!scratch) return GB_EMEMORY;
   lists.first = gb_block_data(scratch);
   lists.place = lists.first + lists.rows + 1;
-  memcpy(lists.grad_strides, grad->stride, sizeof lists.grad_strides);
+  if (index->ndim > 0) memcpy(lists.grad_strides, grad->stride, sizeof lists.grad_strides);
+  gb_broadcast_strides(index, index->ndim, index->shape, lists.index_strides);
   lists.rows_per_chunk = 1 + 4096 / out->shape[1];
   sort_by_row(&lists, index);
   gb_parallel(call, (lists.rows + lists.rows_per_chunk - 1) / lists.rows_per_chunk, embedding_backward_chunk, &lists);
@@ -345,14 +435,6 @@ static void lines_along(index_walk *w, int ndim, const int64_t *shape, int dim) 
 static void walk_strides(index_walk *w, int i, const gb_tensor *t) {
   memcpy(w->stride[i], t->stride, sizeof w->stride[i]);
   if (t->ndim == 0) w->stride[i][0] = 1;
-}
-
-/* n values of an index, a tile at most, from an element of it on: where they lie, or brought to the tile. */
-static const int64_t *index_values(const gb_tensor *index, int64_t offset, int64_t stride, int64_t n, int64_t *tile) {
-  const char *at = gb_data(index) + offset * (int64_t)bytes_of(index);
-  if (index->dtype == GB_INT64 && stride == 1) return (const int64_t *)(const void *)at;
-  gb_load_i64(tile, at, (gb_dtype)index->dtype, stride, n);
-  return tile;
 }
 
 /* to[j] = from[index[j]] for elements of so many bytes; strides in elements. */

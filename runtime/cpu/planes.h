@@ -19,8 +19,8 @@ static inline gb_vector gb_plane_number(double x) {
 /* {---- steps ---- */
 
 /* A loop goes by steps of two vectors, or of one that fills a cache line, in a; then b is not read, summed up or
- * written. So lines of what it reads and writes take turns: see gb_plane_ahead. A plane's sums are the same bits whether
- * another one is written meanwhile or not. */
+ * written. So lines of what it reads and writes take turns: see gb_plane_ahead. A plane's sums are the same bits
+ * whether another one is written meanwhile or not. */
 GB_ALWAYS_INLINE bool gb_plane_single(gb_dtype dtype) { return dtype == GB_FLOAT32 && sizeof(gb_vector) == 64; }
 GB_ALWAYS_INLINE int64_t gb_plane_step(gb_dtype dtype) { return gb_plane_single(dtype) ? GB_VECTOR : GB_WIDE; }
 

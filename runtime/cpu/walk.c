@@ -101,6 +101,13 @@ typedef struct index_job {
   gb_bad_index bad;
 } index_job;
 
+/* Are n values that lie side by side all below the limit, and none below 0? */
+static bool all_within(const int64_t *values, int64_t n, int64_t limit) {
+  uint64_t beyond = 0;
+  for (int64_t i = 0; i < n; i++) beyond |= (uint64_t)values[i] >= (uint64_t)limit;
+  return !beyond;
+}
+
 static void index_chunk(void *arg, int64_t chunk) {
   index_job *job = arg;
   const gb_runs *r = &job->runs;
@@ -108,6 +115,8 @@ static void index_chunk(void *arg, int64_t chunk) {
   int64_t end, at[GB_MAX_NDIM], stride = job->strides[r->ndim - 1];
   for (int64_t run = gb_chunk_runs(r, chunk, &end); run < end; run++) {
     int64_t n = gb_run_at(r, run, at), offset = gb_offset_at(r->ndim, at, job->strides);
+    if (job->index->dtype == GB_INT64 && stride == 1 &&
+        all_within((const int64_t *)(const void *)data + offset, n, job->limit)) continue;
     for (int64_t i = 0; i < n; i++) {
       int64_t value = gb_index_value(data, (gb_dtype)job->index->dtype, offset + i * stride);
       if (value < 0 || value >= job->limit) gb_bad_index_report(&job->bad, value, job->limit);

@@ -76,7 +76,7 @@ describe("norms of planes", function()
     end)
   end
 
-  it("finds the spread about a mean that is far from 0, of planes whose halves lie apart, and of constant ones", function()
+  it("finds the spread about a mean far from 0, of planes that lie apart, and of constant ones", function()
     local function spread(x) -- of the whole x, by what group_norm makes of it
       local y = F.group_norm(x, 1, nil, nil, { eps = 0, out = "autocast" })
       return (x:max() - x:min()):item() / (y:max() - y:min()):item()
@@ -94,7 +94,7 @@ describe("norms of planes", function()
     expect(y):to_equal_bits(gb.zeros(1, 2, 40, 31))
   end)
 
-  it("gives many units, of which the next is read while one is written past the caches, the bits of each alone", function()
+  it("gives many units, of which the next is read while one is written, the bits of each alone", function()
     local threads = gb.get_num_threads()
     gb.set_num_threads(1)
     for _, dtype in ipairs { "float32", "bfloat16" } do

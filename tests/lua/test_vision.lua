@@ -311,6 +311,31 @@ describe("embedding_bag", function()
     end
     expect(function() F.embedding_bag(gb.tensor { { 0, 8 } }, gb.ones(8, 3)):tolist() end):to_fail("8 is out of range")
   end)
+  it("sums bags of blocks and rests, from indices of any layout, and gives each row its bags' gradients", function()
+    gb.manual_seed(8)
+    for _, width in ipairs { 16, 37, 128, 300 } do
+      for _, dtype in ipairs { "float64", "float32", "bfloat16", "float16" } do
+        local room = ({ float64 = 1e-13, float32 = 1e-5, bfloat16 = 0.01, float16 = 0.002 })[dtype]
+        for _, n in ipairs { 16, 70, 200 } do
+          local bags, up = gb.randint(0, 30, { 7, n }), gb.randn(7, width):to(dtype)
+          local w = gb.randn(30, width):to(dtype):requires_grad_()
+          local hits = gb.zeros(7, 30, { dtype = "float64" })
+          hits = hits:scatter_add(2, bags, gb.ones(7, n, { dtype = "float64" }))
+          local sums = hits:matmul(w:detach():to("float64"))
+          local slopes = hits:t():matmul(up:to("float64"))
+          for _, index in ipairs { bags, bags:t():contiguous():t(), bags:to("int32") } do
+            local y = F.embedding_bag(index, w, nil, nil, { mode = "sum" })
+            w.grad = nil
+            y:backward(up)
+            for made, want in pairs { [y] = sums, [w.grad] = slopes } do
+              local scale = want:abs():max():item() + 1
+              expect((made:to("float64") - want):abs():max():item() <= room * scale):to_be(true)
+            end
+          end
+        end
+      end
+    end
+  end)
   it("sums long bags as exactly as short ones", function()
     for value, n in pairs { [0.1] = 100000, [0.7] = 300000 } do
       local w, bag = gb.full({ 1, 3 }, value), gb.zeros(1, n, { dtype = "int64" })
