@@ -17,6 +17,14 @@
  * streamed. */
 typedef void row_kernel(gb_dtype dtype, void *out, const void *x, const void *y, void *room, int64_t n, bool stream);
 
+/* The same for several rows that lie end to end, as their results do, where one alone would wait for its own sum and
+ * its logarithm. */
+typedef void rows_kernel(gb_dtype dtype, void *out, const void *x, float *room, int64_t count, int64_t n,
+                         bool stream);
+
+/* The longest rows of which several are taken, and how many. */
+enum { SEVERAL_LENGTH = 512, SEVERAL = 16 };
+
 /* The longest row that is short, at most GB_STANDING, and that where rows are columns of memory, which stand as they
  * lie; how many of them stand together, at least. */
 enum { SHORT = 32, SHORT_COLUMN = 64, SHORT_ROWS = 64 };
@@ -35,6 +43,7 @@ typedef struct softmax_job {
   gb_scratch scratch;              /* rooms of three batches of rows */
   size_t buffer_bytes;             /* of one batch */
   row_kernel *row;
+  rows_kernel *several;            /* NULL: one by one */
   short_kernel *in_short;          /* NULL: rows are not short */
 } softmax_job;
 
@@ -87,6 +96,78 @@ static void log_softmax_row(gb_dtype dtype, void *out, const void *x, const void
                   gb_vector_of((float)most),
                   gb_vector_of((float)log_sum), stream);
   }
+}
+
+GB_ALWAYS_INLINE float largest_wide(gb_dtype dtype, const void *x, int64_t n) {
+  gb_wide most = { gb_vector_of(-INFINITY), gb_vector_of(-INFINITY) };
+  for (int64_t i = 0; i < n; i += GB_WIDE) {
+    gb_wide v = i + GB_WIDE <= n ? gb_wide_load(dtype, x, i) : gb_wide_load_last(dtype, x, i, n - i, -INFINITY);
+    gb_wide_ahead(dtype, x, i);
+    most = (gb_wide){ gb_vector_max(v.a, most.a), gb_vector_max(v.b, most.b) };
+  }
+  return gb_vector_largest(gb_vector_max(most.a, most.b));
+}
+
+/* The sum of 2^32 * exp(x - most), and these, if `to` is given. */
+GB_ALWAYS_INLINE float lifted_sum_wide(gb_dtype dtype, float *to, const void *x, int64_t n, gb_vector most) {
+  gb_wide sum = { 0 };
+  for (int64_t i = 0; i < n; i += GB_WIDE) {
+    bool whole = i + GB_WIDE <= n;
+    gb_wide v = whole ? gb_wide_load(dtype, x, i) : gb_wide_load_last(dtype, x, i, n - i, -INFINITY);
+    if (!to) {
+      sum = (gb_wide){ gb_vector_lift_add(dtype, sum.a, v.a - most), gb_vector_lift_add(dtype, sum.b, v.b - most) };
+      continue;
+    }
+    v = (gb_wide){ gb_vector_lift_of(dtype, v.a - most), gb_vector_lift_of(dtype, v.b - most) };
+    sum = (gb_wide){ sum.a + v.a, sum.b + v.b };
+    if (whole) gb_wide_store(GB_FLOAT32, to, i, v, false);
+    else gb_wide_store_last(GB_FLOAT32, to, i, n - i, v);
+  }
+  return gb_vector_sum(sum.a + sum.b);
+}
+
+/* At most SEVERAL rows; room takes their exponentials. */
+GB_ALWAYS_INLINE void softmax_several(gb_dtype dtype, char *out, const char *x, float *room, int64_t count, int64_t n,
+                                      bool stream) {
+  const int64_t bytes = n * (dtype == GB_FLOAT32 ? 4 : 2);
+  float scale[SEVERAL];
+  for (int64_t i = 0; i < count; i++) {
+    gb_vector most = gb_vector_of(largest_wide(dtype, x + i * bytes, n));
+    scale[i] = (float)(1 / (double)lifted_sum_wide(dtype, room + i * n, x + i * bytes, n, most));
+  }
+  for (int64_t i = 0; i < count; i++)
+    scale_wide(dtype, out + i * bytes, room + i * n, n, gb_vector_of(scale[i]), stream);
+}
+
+static void softmax_rows(gb_dtype dtype, void *out, const void *x, float *room, int64_t count, int64_t n,
+                         bool stream) {
+  const int64_t bytes = n * (int64_t)gb_dtype_bytes(dtype);
+  for (int64_t i = 0; i < count; i += SEVERAL)
+    GB_WIDE_FOR(dtype, softmax_several, (char *)out + i * bytes, (const char *)x + i * bytes, room + i * n,
+                count - i < SEVERAL ? count - i : SEVERAL, n, stream);
+}
+
+/* At most SEVERAL rows. */
+GB_ALWAYS_INLINE void log_softmax_several(gb_dtype dtype, char *out, const char *x, int64_t count, int64_t n,
+                                          bool stream) {
+  const int64_t bytes = n * (dtype == GB_FLOAT32 ? 4 : 2);
+  float most[SEVERAL], log_sum[SEVERAL] = { 0 };
+  for (int64_t i = 0; i < count; i++) {
+    most[i] = largest_wide(dtype, x + i * bytes, n);
+    log_sum[i] = lifted_sum_wide(dtype, NULL, x + i * bytes, n, gb_vector_of(most[i]));
+  }
+  for (int i = 0; i < SEVERAL; i++) log_sum[i] = gb_logf(log_sum[i] * (float)(1 / GB_ROW_LIFT));
+  for (int64_t i = 0; i < count; i++)
+    log_softmax_wide(dtype, out + i * bytes, x + i * bytes, n, gb_vector_of(most[i]), gb_vector_of(log_sum[i]), stream);
+}
+
+static void log_softmax_rows(gb_dtype dtype, void *out, const void *x, float *room, int64_t count, int64_t n,
+                             bool stream) {
+  (void)room;
+  const int64_t bytes = n * (int64_t)gb_dtype_bytes(dtype);
+  for (int64_t i = 0; i < count; i += SEVERAL)
+    GB_WIDE_FOR(dtype, log_softmax_several, (char *)out + i * bytes, (const char *)x + i * bytes,
+                count - i < SEVERAL ? count - i : SEVERAL, n, stream);
 }
 
 GB_ALWAYS_INLINE void softmax_backward_wide(gb_dtype dtype, void *out, const void *g, const void *y, int64_t n,
@@ -236,6 +317,10 @@ static void run_rows(void *arg, int64_t chunk) {
     if (job->second.data) y = rows_in(job, &job->second, first, count, room + job->buffer_bytes);
     char *own = gb_rows_own(&job->out, job->dtype, first), *out = own ? own : room_out;
     bool in_place = !job->streams && job->dtype == gb_lane_dtype(job->lane);
+    if (job->several) {
+      bool stream = job->streams && gb_vector_aligned(out) && bytes % sizeof(gb_vector) == 0;
+      job->several(job->dtype, out, x, (float *)(void *)(in_place ? out : room_out), count, n, stream);
+    } else
     for (int64_t i = 0; i < count; i++, x += bytes, y += bytes, out += bytes)
       job->row(job->dtype, out, x, y, in_place ? out : room_out, n, job->streams && gb_vector_aligned(out));
     if (!own) gb_rows_store(&job->out, job->lane, first, count, room_out);
@@ -254,10 +339,10 @@ static gb_dtype dtype_of(const softmax_job *job) {
 /* Do rows lie side by side as columns? */
 static bool stands(const gb_rows *r) { return r->step[r->n - 1] == 1 && r->size[r->n - 1] >= GB_VECTOR; }
 
-/* Run `row`, or where they are short in_short, over all rows of x, and of y where it is given, along the dim that was
- * named. */
-static gb_status run(gb_op_call *call, row_kernel *row, short_kernel *in_short, const gb_tensor *x,
-                     const gb_tensor *y, const gb_tensor *out, int64_t named) {
+/* Run `row`, or several or in_short where there is one and rows are short enough, over all rows of x, and of y where it
+ * is given, along the dim that was named. */
+static gb_status run(gb_op_call *call, row_kernel *row, rows_kernel *several, short_kernel *in_short,
+                     const gb_tensor *x, const gb_tensor *y, const gb_tensor *out, int64_t named) {
   if (out->numel == 0) return GB_OK;
   int dim = gb_wrap_dim(named, x->ndim);
   softmax_job job = { .lane = gb_lane_of((gb_dtype)x->dtype, (gb_dtype)out->dtype), .first = gb_rows_of(x, dim),
@@ -267,6 +352,7 @@ static gb_status run(gb_op_call *call, row_kernel *row, short_kernel *in_short, 
   const bool columns = stands(&job.first) && stands(&job.out) && (!y || stands(&job.second));
   if (job.lane == GB_LANE_F32 && job.out.length <= (columns ? SHORT_COLUMN : SHORT)) job.in_short = in_short;
   job.dtype = dtype_of(&job);
+  if (job.dtype != GB_FLOAT64 && job.out.length <= SEVERAL_LENGTH) job.several = several;
   job.streams = !job.in_short && gb_rows_own(&job.out, job.dtype, 0) && job.dtype != GB_FLOAT64 &&
       (size_t)out->numel * job.out.bytes >= GB_NONTEMPORAL_BYTES;
   job.plan = gb_row_plan_for(&job.out);
@@ -282,19 +368,19 @@ static gb_status run(gb_op_call *call, row_kernel *row, short_kernel *in_short, 
   return GB_OK;
 }
 
-#define FORWARD(op) \
+#define FORWARD(op, several) \
   static gb_status op(gb_op_call *call) { \
-    return run(call, op##_row, op##_short, GB_IN(call, op)->x, NULL, GB_OUT(call, op)->y, \
+    return run(call, op##_row, several, op##_short, GB_IN(call, op)->x, NULL, GB_OUT(call, op)->y, \
                GB_ATTRS(call, op)->dim.integer); \
   }
 #define BACKWARD(op) \
   static gb_status op(gb_op_call *call) { \
     const gb_in_##op *in = GB_IN(call, op); \
-    return run(call, op##_row, op##_short, in->grad, in->y, GB_OUT(call, op)->dx, \
+    return run(call, op##_row, NULL, op##_short, in->grad, in->y, GB_OUT(call, op)->dx, \
                GB_ATTRS(call, op)->dim.integer); \
   }
-FORWARD(softmax)
-FORWARD(log_softmax)
+FORWARD(softmax, softmax_rows)
+FORWARD(log_softmax, log_softmax_rows)
 BACKWARD(softmax_backward)
 BACKWARD(log_softmax_backward)
 
