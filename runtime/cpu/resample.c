@@ -192,25 +192,30 @@ static void sum_float_rows(float *restrict y, const float *restrict x, int64_t i
 static void sum_rows(const job *j, int64_t row) {
   double sum[GB_TILE], room[GB_TILE]; /* or that many float32 */
   int64_t outer = row / j->m, o = row % j->m, xb = (int64_t)gb_dtype_bytes((gb_dtype)j->x->dtype);
+  int64_t yb = (int64_t)gb_dtype_bytes((gb_dtype)j->y->dtype);
   const double *weight = j->t.weight + j->t.begin[o];
   int64_t count = j->t.begin[o + 1] - j->t.begin[o];
-  char *to = gb_data(j->y) + row * j->inner * (int64_t)gb_dtype_bytes((gb_dtype)j->y->dtype);
+  char *to = gb_data(j->y) + row * j->inner * yb;
   for (int64_t at = 0; at < j->inner; at += GB_TILE) {
     int64_t n = j->inner - at < GB_TILE ? j->inner - at : GB_TILE;
-    if (j->x->dtype == GB_FLOAT32 && j->y->dtype == GB_FLOAT32) {
-      const float *from = (const float *)(const void *)gb_data(j->x) + (outer * j->n + j->t.first[o]) * j->inner + at;
-      sum_float_rows((float *)(void *)to + at, from, j->inner, n, j->t.weight32 + j->t.begin[o], count);
+    const char *x = gb_data(j->x) + ((outer * j->n + j->t.first[o]) * j->inner + at) * xb;
+    if (j->lane == GB_LANE_F32 && (xb == 4 || count * n <= 2 * GB_TILE)) {
+      const float *from = (const float *)(const void *)(xb == 4 ? x : (char *)room);
+      float *sums = yb == 4 ? (float *)(void *)to + at : (float *)(void *)sum;
+      for (int64_t k = 0; k < count && xb == 2; k++)
+        gb_load_f32((float *)(void *)room + k * n, x + k * j->inner * xb, (gb_dtype)j->x->dtype, 1, n);
+      sum_float_rows(sums, from, xb == 4 ? j->inner : n, n, j->t.weight32 + j->t.begin[o], count);
+      if (yb == 2) gb_store_f32(to + at * yb, (gb_dtype)j->y->dtype, 1, sums, n);
       continue;
     }
     memset(sum, 0, (size_t)n * gb_lane_bytes(j->lane));
     for (int64_t k = 0; k < count && !gb_work(n); k++) {
-      const char *from = gb_data(j->x) + ((outer * j->n + j->t.first[o] + k) * j->inner + at) * xb;
-      const void *x = from;
+      const void *from = x + k * j->inner * xb;
       if (j->x->dtype != gb_lane_dtype(j->lane))
-        gb_lane_load(j->lane, room, from, (gb_dtype)j->x->dtype, 1, n), x = room;
-      gb_row_add(j->lane, sum, x, n, weight[k]);
+        gb_lane_load(j->lane, room, from, (gb_dtype)j->x->dtype, 1, n), from = room;
+      gb_row_add(j->lane, sum, from, n, weight[k]);
     }
-    gb_lane_store(j->lane, to + at * (int64_t)gb_dtype_bytes((gb_dtype)j->y->dtype), (gb_dtype)j->y->dtype, 1, sum, n);
+    gb_lane_store(j->lane, to + at * yb, (gb_dtype)j->y->dtype, 1, sum, n);
   }
 }
 
@@ -290,33 +295,47 @@ static void gather_pieces(const job *j, float *y, const float *x) {
   }
 }
 
-/* Row `row` of m elements, each a few side by side: where it lies, or brought into lanes as a whole. */
-static void gather_row(const job *j, int64_t row, char *room) {
-  const gb_dtype lane = gb_lane_dtype(j->lane), from = (gb_dtype)j->x->dtype, to = (gb_dtype)j->y->dtype;
-  const int64_t from_count = j->n * j->inner, to_count = j->m * j->inner, bytes = (int64_t)gb_lane_bytes(j->lane);
-  char *x = gb_data(j->x) + row * from_count * (int64_t)gb_dtype_bytes(from);
-  char *y = gb_data(j->y) + row * to_count * (int64_t)gb_dtype_bytes(to), *sums = to == lane ? y
-      : room + from_count * bytes;
-  if (from != lane) gb_lane_load(j->lane, room, x, from, 1, from_count), x = room;
-  if (j->t.pieces) gather_pieces(j, (float *)(void *)sums, (const float *)(const void *)x);
+/* A row of m elements, each a few side by side, in lanes. */
+static void gather_row(const job *j, char *y, const char *x) {
+  if (j->t.pieces) gather_pieces(j, (float *)(void *)y, (const float *)(const void *)x);
   for (int64_t o = j->t.pieces ? j->m : 0, end; o < j->m; o = end) {
     end = j->m - o < GB_TILE ? j->m : o + GB_TILE;
     if (gb_work((j->t.begin[end] - j->t.begin[o]) * j->inner)) return;
     if (j->lane == GB_LANE_F32)
-      gather_f32(&j->t, (float *)(void *)sums, (const float *)(const void *)x, o, end, j->inner);
-    else gather_f64(&j->t, (double *)(void *)sums, (const double *)(const void *)x, o, end, j->inner);
+      gather_f32(&j->t, (float *)(void *)y, (const float *)(const void *)x, o, end, j->inner);
+    else gather_f64(&j->t, (double *)(void *)y, (const double *)(const void *)x, o, end, j->inner);
   }
-  if (to != lane) gb_lane_store(j->lane, y, to, 1, sums, to_count);
+}
+
+/* Rows that are brought into lanes and back at once: as many as stay in L1. */
+static int64_t rows_at_once(const job *j) {
+  enum { MOST_ROWS = 16, ELEMENTS = 4096 };
+  int64_t rows = ELEMENTS / ((j->n + j->m) * j->inner);
+  return rows < 1 ? 1 : rows < MOST_ROWS ? rows : MOST_ROWS;
+}
+
+/* `rows` rows from `first` on: where they lie, or brought into lanes as a whole. */
+static void gather_rows(const job *j, int64_t first, int64_t rows, char *room) {
+  const gb_dtype lane = gb_lane_dtype(j->lane), from = (gb_dtype)j->x->dtype, to = (gb_dtype)j->y->dtype;
+  const int64_t from_count = j->n * j->inner, to_count = j->m * j->inner, bytes = (int64_t)gb_lane_bytes(j->lane);
+  char *x = gb_data(j->x) + first * from_count * (int64_t)gb_dtype_bytes(from);
+  char *y = gb_data(j->y) + first * to_count * (int64_t)gb_dtype_bytes(to);
+  char *sums = to == lane ? y : room + rows * from_count * bytes;
+  if (from != lane) gb_lane_load(j->lane, room, x, from, 1, rows * from_count), x = room;
+  for (int64_t row = 0; row < rows; row++)
+    gather_row(j, sums + row * to_count * bytes, x + row * from_count * bytes);
+  if (to != lane && !gb_was_stopped(j->call)) gb_lane_store(j->lane, y, to, 1, sums, rows * to_count);
 }
 
 static void run_chunk(void *arg, int64_t chunk) {
   const job *j = arg;
   char *room = gb_scratch_room_of(&j->scratch, chunk);
-  int64_t end = (chunk + 1) * j->per_chunk;
-  for (int64_t row = chunk * j->per_chunk; row < end && row < j->count; row++) {
+  int64_t end = (chunk + 1) * j->per_chunk, at_once = j->inner >= LEAST_INNER ? 1 : rows_at_once(j);
+  if (end > j->count) end = j->count;
+  for (int64_t row = chunk * j->per_chunk; row < end; row += at_once) {
     if (gb_was_stopped(j->call)) return;
     if (j->inner >= LEAST_INNER) sum_rows(j, row);
-    else gather_row(j, row, room);
+    else gather_rows(j, row, end - row < at_once ? end - row : at_once, room);
   }
 }
 
@@ -335,7 +354,8 @@ static gb_status open_job(job *j, int64_t weights, int64_t chunks) {
     pieces = gb_scratch_take(&shared, most * (int64_t)sizeof(piece));
     pick = gb_scratch_take(&shared, 2 * j->m * 4), picked = gb_scratch_take(&shared, 2 * weights * 4);
   }
-  if (j->inner < LEAST_INNER) gb_scratch_take(&room, (j->n + j->m) * j->inner * (int64_t)gb_lane_bytes(j->lane));
+  if (j->inner < LEAST_INNER)
+    gb_scratch_take(&room, rows_at_once(j) * (j->n + j->m) * j->inner * (int64_t)gb_lane_bytes(j->lane));
   GB_TRY(gb_scratch_open_chunks(j->call, shared, room, chunks, &j->scratch));
   char *base = j->scratch.shared;
   j->t = (table){ .first = (int64_t *)(void *)(base + first), .begin = (int64_t *)(void *)(base + begin),

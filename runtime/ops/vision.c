@@ -418,13 +418,28 @@ static gb_status interpolated_size(gb_op_call *call, int64_t in, int i, int64_t 
                       "to 10^9", i + 3, in, attrs->size.given ? (double)*size : wanted);
 }
 
-/* One dim after the other, those that shrink most first, between which 16-bit x stays float32. x's order of dims in
- * memory is kept. */
+/* The places' dims of x in the order in which they are resampled, so that little is read and written between them:
+ * those that shrink most first. Of those alike the first of memory goes first if they shrink, the last if they grow:
+ * few lines are then gathered along it. */
+static void order_places(const gb_tensor *x, const int64_t *sizes, const int64_t *back, int *dims) {
+  for (int i = 2, at; i < x->ndim; i++) {
+    for (at = i - 2; at > 0; at--) {
+      int other = dims[at - 1];
+      double here = (double)sizes[i] / (double)x->shape[i], there = (double)sizes[other] / (double)x->shape[other];
+      if (here == there ? (back[i] < back[other]) != (here < 1) : here > there) break;
+      dims[at] = other;
+    }
+    dims[at] = i;
+  }
+}
+
+/* One dim after the other, between which 16-bit x stays float32. x's order of dims in memory is kept. */
 static gb_status interpolate_compose(gb_op_call *call) {
   gb_tensor *x = GB_IN(call, interpolate)->x;
   const gb_attrs_interpolate *attrs = GB_ATTRS(call, interpolate);
   int places = x->ndim - 2;
   size_t which;
+  int dims[GB_MAX_NDIM];
   int64_t order[GB_MAX_NDIM], back[GB_MAX_NDIM], sizes[GB_MAX_NDIM];
   GB_TRY(gb_require_float(call, GB_IN_AT(interpolate, x)));
   GB_TRY(gb_require_ndim(call, GB_IN_AT(interpolate, x), 3, 5));
@@ -437,14 +452,16 @@ static gb_status interpolate_compose(gb_op_call *call) {
   gb_dtype between = gb_is_16bit((gb_dtype)x->dtype) ? GB_FLOAT32 : (gb_dtype)x->dtype;
   dims_in_memory(x, order);
   for (int i = 0; i < x->ndim; i++) back[order[i]] = i;
+  order_places(x, sizes, back, dims);
   gb_chain c;
   gb_chain_begin(&c, call->context);
   gb_tensor *y = GB_CHAIN(&c, permute, .x = x, .dims = gb_attr_ints(x->ndim, order));
   y = GB_CHAIN(&c, contiguous, .x = y);
-  for (int i = 2; i < x->ndim; i++)
-    y = GB_CHAIN(&c, resample, .x = y, .dim = gb_attr_int(back[i]), .size = gb_attr_int(sizes[i]), .mode = mode,
-                 .align_corners = attrs->align_corners, .antialias = attrs->antialias, .scale = gb_attr_num(scale),
-                 .dtype = gb_attr_int(i == x->ndim - 1 ? (int64_t)x->dtype : (int64_t)between));
+  for (int i = 0; i < places; i++)
+    y = GB_CHAIN(&c, resample, .x = y, .dim = gb_attr_int(back[dims[i]]), .size = gb_attr_int(sizes[dims[i]]),
+                 .mode = mode, .align_corners = attrs->align_corners, .antialias = attrs->antialias,
+                 .scale = gb_attr_num(scale),
+                 .dtype = gb_attr_int(i == places - 1 ? (int64_t)x->dtype : (int64_t)between));
   y = GB_CHAIN(&c, permute, .x = y, .dims = gb_attr_ints(x->ndim, back));
   return gb_chain_end(&c, y, &GB_OUT(call, interpolate)->y);
 }
