@@ -2,7 +2,8 @@
  *
  * A line's elements become integer keys in the order of the values (NaN the largest, -0 equal to 0), paired with their
  * positions; pairs are all different, so that their order is stable and topk is unique. Descending order is ascending
- * order of the inverted keys. Keys of up to 32 bits share a word with their position. */
+ * order of the inverted keys. Keys of up to 32 bits share a word with their position, as do those of 64-bit integers
+ * whose distances from the first in order need no more than 40. */
 #include "cpu/scratch.h"
 #include "cpu/walk.h"
 
@@ -26,6 +27,7 @@ typedef struct sort_line {
   int64_t bytes, stride, to_stride, position_stride;
   int64_t n, k;                       /* elements of a line, and of its result */
   bool flip;                          /* descending */
+  int64_t base;                       /* packed entries: the first element in order */
 } sort_line;
 
 /* The bits of a float in the order of its value; and back, where they are neither NaN's nor those of both zeros. */
@@ -133,6 +135,60 @@ static inline bool wide_value(wide_entry e, const sort_line *line, void *to) {
 
 /* ====} */
 
+/* {==== Distances of 64-bit integers from the first in order, of 40 bits, above positions of 24 bits ==== */
+
+typedef uint64_t packed_entry;
+enum { PACKED_POSITION = 24 };
+
+/* Can a line go so? Finds its base. What a stop leaves out, the load leaves out as well. */
+static bool can_be_packed(sort_line *line) {
+  int64_t tile[GB_TILE], low = INT64_MAX, high = INT64_MIN;
+  if (line->dtype != GB_INT64 || line->n <= LONGEST_MERGED || line->n > (int64_t)1 << PACKED_POSITION) return false;
+  for (int64_t start = 0; start < line->n; start += GB_TILE) {
+    if (gb_work(GB_TILE)) return true;
+    int64_t count = least(line->n - start, GB_TILE);
+    gb_load_i64(tile, line->from + start * line->stride * line->bytes, line->dtype, line->stride, count);
+    for (int64_t i = 0; i < count; i++) {
+      low = tile[i] < low ? tile[i] : low;
+      high = tile[i] > high ? tile[i] : high;
+    }
+  }
+  line->base = line->flip ? high : low;
+  return (uint64_t)high - (uint64_t)low < UINT64_C(1) << (64 - PACKED_POSITION);
+}
+
+/* The entries of a line. false: a stop is asked for. */
+static bool packed_load(packed_entry *entries, const sort_line *line) {
+  int64_t tile[GB_TILE];
+  const uint64_t base = (uint64_t)line->base;
+  for (int64_t start = 0; start < line->n; start += GB_TILE, entries += GB_TILE) {
+    if (gb_work(GB_TILE)) return false;
+    int64_t count = least(line->n - start, GB_TILE);
+    gb_load_i64(tile, line->from + start * line->stride * line->bytes, line->dtype, line->stride, count);
+    for (int64_t i = 0; i < count; i++) {
+      uint64_t key = line->flip ? base - (uint64_t)tile[i] : (uint64_t)tile[i] - base;
+      entries[i] = key << PACKED_POSITION | (uint64_t)(start + i);
+    }
+  }
+  return true;
+}
+
+/* The element itself: its key always tells it. */
+static inline bool packed_value(packed_entry e, const sort_line *line, void *to) {
+  uint64_t base = (uint64_t)line->base, key = e >> PACKED_POSITION, bits = line->flip ? base - key : base + key;
+  memcpy(to, &bits, sizeof bits);
+  return true;
+}
+
+#define OF(name) packed_##name
+#define BEFORE(a, b) ((a) < (b))
+#define DIGITS 5
+#define DIGIT(e, i) ((e) >> (PACKED_POSITION + 8 * (i)) & 255)
+#define POSITION(e) ((int64_t)((e) & (((uint64_t)1 << PACKED_POSITION) - 1)))
+#include "cpu/sort_of.h"
+
+/* ====} */
+
 /* Lines along dim: all positions of the other dims. */
 typedef struct sort_job {
   gb_op_call *call;
@@ -155,6 +211,7 @@ static void sort_chunk(void *arg, int64_t chunk) {
     line.to = gb_data(values) + gb_offset_at(x->ndim, at, values->stride) * line.bytes;
     line.positions = (int64_t *)gb_data(indices) + gb_offset_at(x->ndim, at, indices->stride);
     if (job->narrow) narrow_order_line(&line, entries);
+    else if (can_be_packed(&line)) packed_order_line(&line, entries);
     else wide_order_line(&line, entries);
   }
 }

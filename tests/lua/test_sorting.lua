@@ -113,6 +113,20 @@ describe("sort and topk", function()
       end
     end)
   end
+  it("put int64 in order whose distances need 40 bits, and one more, from anywhere", function()
+    for _, span in ipairs { 0, 1, (1 << 40) - 1, 1 << 40, math.maxinteger } do
+      for _, first in ipairs { 0, -(1 << 39), math.mininteger, math.maxinteger - span } do
+        local values = { first, first + span }
+        for i = 3, 1000 do -- with ties
+          values[i] = first + (i % 3 == 0 and span or span // 1000 * ((i * 619) % 997) + (i * 31) % 7 * (span // 7))
+          if values[i] < first or values[i] > first + span then values[i] = first end
+        end
+        local x = gb.tensor(values, { dtype = "int64" })
+        expect(misplaced(x, values, false)):to_be(0)
+        expect(misplaced(x, values, true)):to_be(0)
+      end
+    end
+  end)
   it("sort columns and lines with holes as their copies", function()
     local wide = gb.randn(300, 9)
     local columns, their = wide:sort(1)

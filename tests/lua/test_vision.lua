@@ -76,15 +76,15 @@ describe("interpolate", function()
     for _, dtype in ipairs { "bfloat16", "float16" } do
       for _, size in ipairs { { 56, 80 }, { 11, 9 }, { 50, 7 }, { 9, 90 }, { 1, 300 } } do
         for _, mode in ipairs { "nearest", "bilinear", "bicubic" } do
-          local x = gb.randn(3, 7, 21, 40):to(dtype):requires_grad_()
-          local wide = x:detach():to("float32"):requires_grad_()
-          local y, want = F.interpolate(x, size, { mode = mode }), F.interpolate(wide, size, { mode = mode })
+          local half = gb.randn(3, 7, 21, 40):to(dtype):requires_grad_()
+          local wide = half:detach():to("float32"):requires_grad_()
+          local y, want = F.interpolate(half, size, { mode = mode }), F.interpolate(wide, size, { mode = mode })
           expect(y):to_equal_bits(want:to(dtype))
           local up = gb.randn(y.shape):to(dtype)
           y:backward(up)
           want:backward(up:to("float32"))
           local most = ({ bfloat16 = 2 ^ -7, float16 = 2 ^ -10 })[dtype] * wide.grad:abs():max():item()
-          expect((x.grad:to("float32") - wide.grad):abs():max():item() <= most):to_be(true)
+          expect((half.grad:to("float32") - wide.grad):abs():max():item() <= most):to_be(true)
         end
       end
     end
