@@ -345,11 +345,16 @@ static inline __attribute__((always_inline)) void add_products_f32(int rows, boo
 }
 
 /* c[rows, NR] = beta * c + alpha * a @ b for a packed panel of b of depth k; without `both` the first half of the
- * columns. */
+ * columns. What c holds is asked for first: stores go to a cache in their order, and each would wait for its line. */
 static inline __attribute__((always_inline)) void rows_f32(int rows, bool both, int64_t k, float alpha, const float *a,
                                                            int64_t row, int64_t step, const float *b, float beta,
                                                            float *c, int64_t ldc) {
   f32x sum[MR][2] = { 0 };
+#pragma GCC unroll 16
+  for (int i = 0; i < rows; i++) {
+    __builtin_prefetch(c + i * ldc);
+    if (both) __builtin_prefetch(c + i * ldc + NR_F32 / 2);
+  }
   if (row == 1) add_products_f32(rows, both, k, a, 1, step, b, sum);
   else add_products_f32(rows, both, k, a, row, 1, b, sum);
 #pragma GCC unroll 16
@@ -420,7 +425,7 @@ static void combine(gb_lane lane, int64_t rows, int64_t columns, const char *fro
                     int64_t ldc) {
   size_t size = gb_lane_bytes(lane);
   for (int64_t i = 0; i < rows; i++, from += (size_t)ld * size, c += (size_t)ldc * size) {
-    if (beta == 0) { memcpy(c, from, (size_t)columns * size); continue; }
+    if (beta == 0) { copy_lanes(c, from, (size_t)columns * size); continue; }
     if (beta != 1) gb_row_scale(lane, c, columns, beta);
     gb_row_add(lane, c, from, columns, 1);
   }
@@ -464,12 +469,12 @@ static void multiply_panels(gb_lane lane, int64_t m, int64_t n, int64_t k, doubl
 }
 
 /* Is a read where it lies? Float32 as it is, at least one panel of it, side by side one way; not where its lines are a
- * page or more apart: their heads would share few sets of the cache. */
+ * page or more apart, or steps along k a half of one: their heads would share few sets of the cache. */
 static bool lies_well(gb_lane lane, const lines *a, int64_t m) {
   if (lane != GB_LANE_F32 || a->dtype != GB_FLOAT32 || a->tf32 || m < MR) return false;
   int64_t apart = a->depth_stride == 1 ? a->line_stride : a->depth_stride;
   return (a->depth_stride == 1 || a->line_stride == 1) && apart > 0 && apart < 4096 / 4 &&
-      (a->depth_stride == 1 || apart != MR);
+      (a->depth_stride == 1 || (apart != MR && apart % (2048 / 4) != 0));
 }
 
 /* ====} */
