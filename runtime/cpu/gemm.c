@@ -1,12 +1,13 @@
 /* cpu/gemm.c - matrix products over batches: cut into tiles for threads, bias and activation in the epilogue, one
  * rounding.
  *
- * A product is cut into tiles of c by its shape alone and k is never split between chunks, so any number of threads
- * gives the same bits. Operands are widened (exactly) where cpu/gemm_kernel.c packs them, or multiplied as they are by
- * cpu/gemm_bf16.c. A small b that several tiles share is packed before them, in parallel. Lanes of a float32 or float64
- * result are summed in place; those of a 16-bit result in registers if k is short, else in scratch, and rounded once,
- * after the bias and the activation. Traffic: each operand panel is read once per tile that uses it, each result
- * written once; 2 m n k operations. */
+ * A product is cut into tiles of c by its shape alone, so any number of threads gives the same bits. k is not split
+ * between chunks, so that rows of c do not depend on those beside them; only where k counts the rows of a batch it may
+ * be, in slices that are summed by themselves and added up in order. Operands are widened (exactly) where
+ * cpu/gemm_kernel.c packs them, or multiplied as they are by cpu/gemm_bf16.c. A small b that several tiles share is
+ * packed before them, in parallel. Lanes of a float32 or float64 result are summed in place; those of a 16-bit result
+ * in registers if k is short, else in scratch, and rounded once, after the bias and the activation. Traffic: each
+ * operand panel is read once per tile that uses it, each result written once; 2 m n k operations. */
 #include "cpu/gemm.h"
 
 #include <string.h>
@@ -25,6 +26,12 @@
 #define PACKED_COLUMNS 32
 #define MOST_PACKED_BYTES ((size_t)1 << 21)
 
+/* Results that are few enough to be summed over slices of k, and the least k that is cut; rows of them that one chunk
+ * adds up. */
+#define SLICED_RESULTS ((int64_t)1 << 18)
+#define SLICED_DEPTH 2048
+#define ADDED_ROWS 16
+
 /* A product and how it is cut. */
 typedef struct gemm_plan {
   const gb_product *p;
@@ -32,9 +39,11 @@ typedef struct gemm_plan {
   gb_product_how how;
   bool staged;                         /* summed in scratch, then rounded into c; else the product writes c as it is */
   int64_t mt, nt, down, across;        /* tiles of c: their size, at most one block, and number */
+  int64_t slices, depth;               /* of k, each summed by itself, and their length; 1 slice: the whole */
   int64_t batches, per_chunk;
   size_t product_bytes, sum_bytes;     /* scratch of one thread: of the product, and for sums */
   char *scratch, *packed;              /* packed: the whole of b, before the first tile; or NULL */
+  char *parts;                         /* sums of slices, m x n lanes each */
   gb_threads *threads;
 } gemm_plan;
 
@@ -138,6 +147,17 @@ static void choose_tiles(gemm_plan *plan) {
   plan->per_chunk = plan->down * plan->across == 1 && operations < enough ? (int64_t)(enough / operations) + 1 : 1;
 }
 
+/* Where results are few and k is long, as of the gradient of a weight, k is cut instead: each tile of c would bring in
+ * strips of rows that it shares with other tiles, and pack them again. */
+static void choose_slices(gemm_plan *plan) {
+  const gb_product *p = plan->p;
+  plan->slices = 1;
+  if (!p->over_rows || plan->how.unit != GB_UNIT_NONE || plan->batches > 1 || p->m == 1 || p->n == 1) return;
+  if (p->m * p->n > SLICED_RESULTS || p->k < SLICED_DEPTH || p->k < 4 * p->m || p->k < 4 * p->n) return;
+  plan->depth = round_up(divide_up(p->k, WANTED_CHUNKS), 32);
+  plan->slices = divide_up(p->k, plan->depth);
+}
+
 /* Sums of 16-bit results wait in scratch for the rest of k or the epilogue; those that need neither are rounded in the
  * kernel. So do sums that are added to c. */
 static bool is_staged(const gb_product *p) {
@@ -210,6 +230,48 @@ static void pack_chunk(void *arg, int64_t chunk) {
                   scratch_of_thread(plan));
 }
 
+/* Chunk: one slice of k, all of c. */
+static void run_slice(void *arg, int64_t slice) {
+  const gemm_plan *plan = arg;
+  const gb_product *p = plan->p;
+  int64_t first = slice * plan->depth;
+  gb_matrix a = p->a, b = p->b;
+  a.data = at(a.data, a.dtype, first * a.column_stride);
+  b.data = at(b.data, b.dtype, first * b.row_stride);
+  gb_block_product(plan->how, plan->lane, p->m, p->n, least(plan->depth, p->k - first), 1, &a, &b, NULL, 0,
+                   plan->parts + (size_t)(slice * p->m * p->n) * gb_lane_bytes(plan->lane), p->n,
+                   gb_lane_dtype(plan->lane), scratch_of_thread(plan));
+}
+
+/* Chunk: some rows of c, from the sums of all slices. */
+static void add_slices(void *arg, int64_t chunk) {
+  const gemm_plan *plan = arg;
+  const gb_product *p = plan->p;
+  int64_t row = chunk * ADDED_ROWS, rows = least(ADDED_ROWS, p->m - row);
+  size_t bytes = gb_lane_bytes(plan->lane), apart = (size_t)(p->m * p->n) * bytes;
+  char *sums = plan->parts + (size_t)(row * p->n) * bytes;
+  for (int64_t i = 1; i < plan->slices && !gb_work(rows * p->n); i++)
+    gb_row_add(plan->lane, sums, sums + (size_t)i * apart, rows * p->n, 1);
+  for (int64_t j = 0; j < p->n; j += GB_BLOCK_N)
+    finish(plan, sums + (size_t)j * bytes, p->n, j, row * p->ldc + j, rows, least(GB_BLOCK_N, p->n - j));
+}
+
+/* A product of few results and a long k. */
+static gb_status run_slices(gb_op_call *call, gemm_plan *plan) {
+  const gb_product *p = plan->p;
+  size_t parts = (size_t)round_up(plan->slices * p->m * p->n * (int64_t)gb_lane_bytes(plan->lane), 256);
+  plan->product_bytes = (gb_block_product_scratch(plan->how, plan->lane, p->m, p->n, plan->depth) + 255) / 256 * 256;
+  gb_block *scratch = gb_cpu_scratch(call, parts + plan->product_bytes * (size_t)gb_threads_count(plan->threads));
+  if (!scratch) return GB_EMEMORY;
+  plan->parts = gb_block_data(scratch);
+  plan->scratch = plan->parts + parts;
+  plan->staged = true;
+  gb_parallel(call, plan->slices, run_slice, plan);
+  gb_parallel(call, divide_up(p->m, ADDED_ROWS), add_slices, plan);
+  gb_cpu_scratch_free(call, scratch);
+  return GB_OK;
+}
+
 /* Chunk: one tile of one result, or a few whole small results. */
 static void run_chunk(void *arg, int64_t chunk) {
   const gemm_plan *plan = arg;
@@ -226,8 +288,10 @@ static void run_chunk(void *arg, int64_t chunk) {
 gb_status gb_product_run(gb_op_call *call, const gb_product *product) {
   gemm_plan plan = plan_of(call, product, 0, 0);
   if (product->m == 0 || product->n == 0 || plan.batches == 0) return GB_OK;
-  choose_tiles(&plan);
   plan.threads = call->context->threads;
+  choose_slices(&plan);
+  if (plan.slices > 1) return run_slices(call, &plan);
+  choose_tiles(&plan);
   bool once = plan.down > 1 && could_pack_once(&plan);
   size_t packed = once ? gb_packed_bytes(plan.how, plan.lane, product->n, product->k) : 0;
   size_t rooms = scratch_bytes(&plan) * (size_t)gb_threads_count(plan.threads);

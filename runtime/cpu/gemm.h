@@ -108,13 +108,14 @@ typedef struct gb_product {
   gb_dtype dtype;
   float beta;
   bool add;                    /* add the whole sums to what c holds, float32 or float64; without beta and epilogue */
+  bool over_rows;              /* k counts rows of a batch, of which nobody knows single sums: it may be cut */
   gb_epilogue epilogue;
   int batch_ndim;
   int64_t batch[GB_MAX_NDIM], a_stride[GB_MAX_NDIM], b_stride[GB_MAX_NDIM];
 } gb_product;
 
 #define gb_product_run GB_CPU_NAME(product_run)
-/* Run a product on the context's threads. The partition depends on the shape alone and never splits k. */
+/* Run a product on the context's threads. The partition depends on the shape alone, and splits k only over_rows. */
 gb_status gb_product_run(gb_op_call *call, const gb_product *product);
 
 /* ----} */

@@ -343,7 +343,7 @@ static gb_status weight_gradient(gb_op_call *call, const gb_tensor *x, gb_matrix
   gb_product p = { .m = dweight->shape[0], .n = dweight->shape[1], .k = rows,
                    .a = { grad.data, grad.dtype, grad.column_stride, grad.row_stride }, .c = gb_data(dweight),
                    .ldc = dweight->shape[1], .dtype = (gb_dtype)dweight->dtype,
-                   .add = GB_ATTRS(call, linear_backward)->add.integer };
+                   .add = GB_ATTRS(call, linear_backward)->add.integer, .over_rows = true };
   GB_TRY(fold(call, x, &p.b, &p.k, &copy));
   gb_status status = run_product(call, &p);
   if (copy) gb_cpu_scratch_free(call, copy);
