@@ -15,9 +15,20 @@
 #include "cpu/scratch.h"
 #include "cpu/wide.h"
 
-/* Queries and keys of a tile. A tile of scores is 120 KB of float32 forward, 60 KB backward. */
-enum { FORWARD_Q = 240, BACKWARD_Q = 120, TILE_K = 128 };
-_Static_assert(TILE_K % GB_WIDE == 0, "a row of a tile ends with a vector");
+/* Queries and keys of a tile at most. A tile of scores is 135 KB of float32 forward, 68 KB backward. Where every query
+ * may look at all keys, and there are at most MOST_K, they are one tile of up to twice that: nothing is packed twice,
+ * and no query's maximum runs on. MANY_ROWS: a multiple of the rows that a product holds in registers. */
+enum { FORWARD_Q = 240, BACKWARD_Q = 120, TILE_K = 128, MOST_K = 256, MANY_ROWS = 12 };
+_Static_assert(TILE_K % GB_WIDE == 0 && MOST_K % GB_WIDE == 0, "a row of a tile ends with a vector");
+
+/* Lanes from row to row of a tile beyond its keys, one cache line of float32: columns of a tile then share few sets of
+ * the cache. */
+enum { BETWEEN_ROWS = 16 };
+
+/* Rows of a head are short and leap over those of the other heads, so a processor's own prefetching does not follow:
+ * while the rows of one head are softened, those of the head after it are asked for. Up to so many bytes, which leave
+ * room in a core's cache. */
+enum { AHEAD_BYTES = 1 << 18, CACHE_LINE = 64 };
 
 /* A tensor as [batch, heads, rows, columns]; strides in elements. */
 typedef struct view4 { char *data; gb_dtype dtype; int64_t stride[4]; } view4;
@@ -30,11 +41,12 @@ typedef struct attention {
   gb_dtype rounded;                              /* the 16-bit dtype that probabilities are rounded to, or
                                                     GB_DTYPE_NONE */
   int64_t batch, heads, key_heads, tq, tk, e, ev; /* head_dim of query and key, and of value */
+  int64_t tile, apart, forward_q, backward_q;    /* keys of a tile, lanes from row to row of it, queries of a block */
   view4 query, key, value, mask, y, grad, dquery, dkey, dvalue, dmask; /* dmask: without data if not wanted */
   int64_t window;                                /* a query sees keys less than so many positions away; 0: any */
   char *lse;                                     /* lanes [batch, heads, tq]; may be NULL forward */
   double scale, dropout;
-  bool causal, has_mask;
+  bool causal, has_mask, asks_ahead;
   gb_product_how how;
   uint64_t seed, offset;
   gb_scratch scratch;                            /* rooms of blocks, or of heads */
@@ -64,6 +76,21 @@ SAME_ATTR(scale)
 SAME_ATTR(dropout_p)
 SAME_ATTR(window)
 
+/* Queries of a block: at most so many, and about as many in the last as in the others. */
+static int64_t block_of(int64_t queries, int64_t most_queries) {
+  int64_t blocks = most(1, (queries + most_queries - 1) / most_queries), each = (queries + blocks - 1) / blocks;
+  return (most(each, 1) + MANY_ROWS - 1) / MANY_ROWS * MANY_ROWS;
+}
+
+static void choose_tiles(attention *a) {
+  const bool whole = !a->causal && !a->window && a->tk <= MOST_K;
+  a->tile = whole ? most(a->tk + GB_WIDE - 1, GB_WIDE) / GB_WIDE * GB_WIDE : TILE_K;
+  a->apart = a->tile + BETWEEN_ROWS;
+  a->forward_q = block_of(a->tq, FORWARD_Q);
+  a->backward_q = block_of(a->tq, BACKWARD_Q);
+  a->asks_ahead = (a->tq + a->tk) * (a->e + a->ev) * (int64_t)a->size <= AHEAD_BYTES;
+}
+
 /* What forward and backward have in common; result decides the arithmetic. */
 static attention attention_of(gb_op_call *call, const gb_tensor *query, const gb_tensor *key, const gb_tensor *value,
                               const gb_tensor *mask, const gb_tensor *result) {
@@ -83,6 +110,7 @@ static attention attention_of(gb_op_call *call, const gb_tensor *query, const gb
   a.scale = attrs->scale.given ? attrs->scale.number : 1 / sqrt((double)a.e);
   a.dropout = attrs->dropout_p.number;
   a.window = attrs->window.given ? least(attrs->window.integer, most(a.tq, a.tk)) : 0;
+  choose_tiles(&a);
   return a;
 }
 
@@ -128,8 +156,8 @@ static gb_matrix rows_of(const view4 *v, int64_t b, int64_t h, int64_t row) {
 /* A tile of probabilities, or of their gradients: lanes, or what round_row() left at the beginning of each row of
  * them. */
 static gb_matrix tile_of(const attention *a, const char *data) {
-  if (a->rounded == GB_DTYPE_NONE) return (gb_matrix){ data, gb_lane_dtype(a->lane), TILE_K, 1 };
-  return (gb_matrix){ data, a->rounded, TILE_K * (int64_t)(a->size / gb_dtype_bytes(a->rounded)), 1 };
+  if (a->rounded == GB_DTYPE_NONE) return (gb_matrix){ data, gb_lane_dtype(a->lane), a->apart, 1 };
+  return (gb_matrix){ data, a->rounded, a->apart * (int64_t)(a->size / gb_dtype_bytes(a->rounded)), 1 };
 }
 
 static gb_matrix transposed(gb_matrix m) { return (gb_matrix){ m.data, m.dtype, m.column_stride, m.row_stride }; }
@@ -170,16 +198,22 @@ static void multiply(const attention *a, int64_t m, int64_t n, int64_t k, double
 /* Lanes of scratch that the largest product of tiles with q queries takes. */
 static int64_t product_lanes(const attention *a, int64_t q) {
   int64_t e = most(a->e, a->ev);
-  size_t scores = gb_block_product_scratch(a->how, a->lane, q, TILE_K, e),
-      sums = gb_block_product_scratch(a->how, a->lane, q, e, TILE_K);
-  size_t keys = gb_block_product_scratch(a->how, a->lane, TILE_K, e, q), largest = scores > sums ? scores : sums;
+  size_t scores = gb_block_product_scratch(a->how, a->lane, q, a->tile, e),
+      sums = gb_block_product_scratch(a->how, a->lane, q, e, a->tile);
+  size_t keys = gb_block_product_scratch(a->how, a->lane, a->tile, e, q), largest = scores > sums ? scores : sums;
   return (int64_t)((largest > keys ? largest : keys) / a->size);
+}
+
+/* -infinity where the mask says no, without a branch. */
+static void cover_row(float *restrict scores, const char *restrict may, int64_t n) {
+#pragma omp simd
+  for (int64_t j = 0; j < n; j++) scores[j] = may[j] ? scores[j] : -INFINITY;
 }
 
 /* Scores of query i against keys first .. first + n - 1: + mask, or -infinity where the mask says no. */
 static void mask_row(const attention *a, int64_t b, int64_t h, int64_t i, int64_t first, int64_t n, char *scores) {
   const view4 *m = &a->mask;
-  union { float f32[TILE_K]; double f64[TILE_K]; } added;
+  union { float f32[MOST_K]; double f64[MOST_K]; } added;
   if (!a->has_mask) return;
   const char *from = row_at(m, b, h, i) + first * m->stride[3] * (int64_t)gb_dtype_bytes(m->dtype);
   if (m->dtype != GB_BOOL) {
@@ -187,6 +221,7 @@ static void mask_row(const attention *a, int64_t b, int64_t h, int64_t i, int64_
     gb_row_add(a->lane, scores, &added, n, 1);
     return;
   }
+  if (a->lane == GB_LANE_F32 && m->stride[3] == 1) { cover_row((float *)(void *)scores, from, n); return; }
   for (int64_t j = 0; j < n; j++)
     if (!from[j * m->stride[3]]) gb_row_put(a->lane, scores, j, -INFINITY);
 }
@@ -206,7 +241,7 @@ static void drop_row(const attention *a, int64_t b, int64_t h, int64_t i, int64_
 
 /* Round a row to the 16-bit dtype of the result, if that is one, in the first half of its own place. */
 static void round_row(const attention *a, char *row, int64_t n) {
-  uint16_t low[TILE_K];
+  uint16_t low[MOST_K];
   if (a->rounded == GB_DTYPE_NONE) return;
   gb_lane_store(a->lane, low, a->rounded, 1, row, n);
   memcpy(row, low, (size_t)n * sizeof *low);
@@ -246,6 +281,27 @@ static double keep_factor(const attention *a) { return a->dropout < 1 ? 1 / (1 -
 
 /* ====} */
 
+/* {==== reading ahead ==== */
+
+/* Into the second cache. */
+static inline void ask_for(const view4 *v, int64_t b, int64_t h, int64_t row, int64_t columns) {
+  const char *at = row_at(v, b, h, row);
+  int64_t bytes = columns * (int64_t)gb_dtype_bytes(v->dtype);
+  for (int64_t i = 0; i < bytes; i += CACHE_LINE) __builtin_prefetch(at + i, 0, 2);
+}
+
+/* Row `row` of what the first products of the head after h read. */
+static void ask_ahead(const attention *a, int64_t b, int64_t h, int64_t row) {
+  if (!a->asks_ahead || (h + 1 == a->heads && b + 1 == a->batch)) return;
+  if (++h == a->heads) h = 0, b++;
+  int64_t key_head = h / (a->heads / a->key_heads);
+  if (row < a->tk) ask_for(&a->key, b, key_head, row, a->e), ask_for(&a->value, b, key_head, row, a->ev);
+  ask_for(&a->query, b, h, row, a->e);
+  if (a->grad.data) ask_for(&a->grad, b, h, row, a->ev), ask_for(&a->y, b, h, row, a->ev);
+}
+
+/* ====} */
+
 /* {==== forward ==== */
 
 /* The scratch of one block of queries. */
@@ -253,28 +309,49 @@ typedef struct forward_room { char *sum, *scores, *high, *total, *work; size_t b
 
 static forward_room forward_room_of(const attention *a, room r) {
   forward_room f;
-  f.sum = take(&r, a, is_own(a, &a->y) ? 0 : FORWARD_Q * a->ev);
-  f.scores = take(&r, a, FORWARD_Q * TILE_K);
-  f.high = take(&r, a, FORWARD_Q);
-  f.total = take(&r, a, FORWARD_Q);
-  f.work = take(&r, a, product_lanes(a, FORWARD_Q));
+  f.sum = take(&r, a, is_own(a, &a->y) ? 0 : a->forward_q * a->ev);
+  f.scores = take(&r, a, a->forward_q * a->apart);
+  f.high = take(&r, a, a->forward_q);
+  f.total = take(&r, a, a->forward_q);
+  f.work = take(&r, a, product_lanes(a, a->forward_q));
   f.bytes = r.used;
   return f;
+}
+
+/* x[n] = exp(x - shift) in whole vectors; returns the sum, in the order of gb_row_sum. */
+static float exp_row(float *x, int64_t n, float shift) {
+  const gb_vector by = gb_vector_of(shift), lift = gb_vector_of((float)(1 / GB_ROW_LIFT));
+  gb_wide sum[2] = { 0 };
+  for (int64_t i = 0, k = 0; i < n; i += GB_WIDE, k ^= 1) {
+    gb_wide v = gb_wide_load(GB_FLOAT32, x, i);
+    v.a = lift * gb_vector_lift_of(GB_FLOAT32, v.a - by), v.b = lift * gb_vector_lift_of(GB_FLOAT32, v.b - by);
+    sum[k] = (gb_wide){ sum[k].a + v.a, sum[k].b + v.b };
+    gb_wide_store(GB_FLOAT32, x, i, v, false);
+  }
+  return gb_vector_sum((sum[0].a + sum[0].b) + (sum[1].a + sum[1].b));
+}
+
+/* The same for any lanes, of which only float32 fill whole vectors. */
+static double exponentials(const attention *a, char *scores, int64_t n, double high) {
+  if (a->lane == GB_LANE_F32) return exp_row((float *)(void *)scores, n, (float)high);
+  gb_row_exp(a->lane, scores, scores, n, high, 1);
+  return gb_row_sum(a->lane, scores, n);
 }
 
 /* One query's scores become probabilities that lack their common divisor: the running maximum, total and sum follow. */
 static void soften_row(const attention *a, const forward_room *f, const head_sums *sum, int64_t b, int64_t h, int64_t i,
                        int64_t at, int64_t first, int64_t n) {
-  char *scores = f->scores + (size_t)(at * TILE_K) * a->size;
+  char *scores = f->scores + (size_t)(at * a->apart) * a->size;
   int64_t seen = visible(a, i, first, n), whole = fill_up(a, scores, seen);
   mask_row(a, b, h, i, first, seen, scores);
   hide(a, scores, hidden(a, i, first, seen));
-  double before = gb_row_get(a->lane, f->high, at), high = gb_row_max(a->lane, scores, whole);
+  double before = gb_row_get(a->lane, f->high, at), high = gb_wide_max(gb_lane_dtype(a->lane), scores, whole);
+  if (high == -INFINITY) high = gb_row_max(a->lane, scores, whole); /* which finds a NaN */
   if (high <= before) high = before;
   if (high == -INFINITY) { memset(scores, 0, (size_t)n * a->size); return; }
   double shrink = before == -INFINITY ? 0 : exp(before - high);
-  gb_row_exp(a->lane, scores, scores, whole, high, 1);
-  gb_row_put(a->lane, f->total, at, gb_row_get(a->lane, f->total, at) * shrink + gb_row_sum(a->lane, scores, whole));
+  double sum_of_row = exponentials(a, scores, whole, high);
+  gb_row_put(a->lane, f->total, at, gb_row_get(a->lane, f->total, at) * shrink + sum_of_row);
   /* which a NaN has reached, if there is one */
   memset(scores + (size_t)seen * a->size, 0, (size_t)(n - seen) * a->size);
   gb_row_put(a->lane, f->high, at, high);
@@ -302,22 +379,25 @@ static void forward_finish(const attention *a, const forward_room *f, const head
 static void forward_block(void *arg, int64_t chunk) {
   const attention *a = arg;
   forward_room f = forward_room_of(a, chunk_room(a, chunk));
-  int64_t blocks = (a->tq + FORWARD_Q - 1) / FORWARD_Q, q = chunk % blocks * FORWARD_Q,
-      rows = least(FORWARD_Q, a->tq - q);
+  int64_t blocks = (a->tq + a->forward_q - 1) / a->forward_q, q = chunk % blocks * a->forward_q,
+      rows = least(a->forward_q, a->tq - q);
   int64_t h = chunk / blocks % a->heads, b = chunk / blocks / a->heads, key_head = h / (a->heads / a->key_heads);
   head_sums sum = sums_of(a, &a->y, b, h, q, a->ev, f.sum);
   for (int64_t i = 0; i < rows; i++) gb_row_put(a->lane, f.high, i, -INFINITY), gb_row_put(a->lane, f.total, i, 0);
-  const int64_t begin = low_key(a, q) / TILE_K * TILE_K;
+  const int64_t begin = low_key(a, q) / a->tile * a->tile;
   if (high_key(a, q + rows - 1) <= begin) clear(a, &sum, rows, a->ev); /* the window has left the keys */
-  for (int64_t k = begin; k < high_key(a, q + rows - 1); k += TILE_K) {
+  for (int64_t k = begin; k < high_key(a, q + rows - 1); k += a->tile) {
     /* queries before the first key see none of the tile */
-    int64_t n = least(TILE_K, a->tk - k), skip = a->causal ? most(0, k - q) : 0;
-    char *scores = f.scores + (size_t)(skip * TILE_K) * a->size;
+    int64_t n = least(a->tile, a->tk - k), skip = a->causal ? most(0, k - q) : 0;
+    char *scores = f.scores + (size_t)(skip * a->apart) * a->size;
     if (gb_work((rows - skip) * (n + a->ev))) return; /* exponentials; the products count themselves */
     gb_matrix query = rows_of(&a->query, b, h, q + skip), key = rows_of(&a->key, b, key_head, k),
         value = rows_of(&a->value, b, key_head, k);
-    multiply(a, rows - skip, n, a->e, a->scale, query, transposed(key), 0, scores, TILE_K, f.work);
-    for (int64_t i = skip; i < rows; i++) soften_row(a, &f, &sum, b, h, q + i, i, k, n);
+    multiply(a, rows - skip, n, a->e, a->scale, query, transposed(key), 0, scores, a->apart, f.work);
+    for (int64_t i = skip; i < rows; i++) {
+      ask_ahead(a, b, h, q + i);
+      soften_row(a, &f, &sum, b, h, q + i, i, k, n);
+    }
     multiply(a, rows - skip, a->ev, n, 1, tile_of(a, scores), value, k > begin, sums_at(a, &sum, skip), sum.ld, f.work);
   }
   forward_finish(a, &f, &sum, b, h, q, rows);
@@ -332,7 +412,7 @@ static gb_status scaled_dot_product_attention(gb_op_call *call) {
   a.lse = out->lse ? gb_data(out->lse) : NULL;
   a.seed = call->rng_seed;
   a.offset = call->rng_offset;
-  int64_t blocks = (a.tq + FORWARD_Q - 1) / FORWARD_Q;
+  int64_t blocks = (a.tq + a.forward_q - 1) / a.forward_q;
   return run_chunks(call, &a, forward_room_of(&a, (room){ 0 }).bytes, a.batch * a.heads * blocks, forward_block);
 }
 
@@ -348,13 +428,13 @@ static backward_room backward_room_of(const attention *a, room r) {
   backward_room f;
   f.dkey = take(&r, a, is_own(a, &a->dkey) ? 0 : a->tk * a->e);
   f.dvalue = take(&r, a, is_own(a, &a->dvalue) ? 0 : a->tk * a->ev);
-  f.dquery = take(&r, a, is_own(a, &a->dquery) ? 0 : BACKWARD_Q * a->e);
-  f.scores = take(&r, a, BACKWARD_Q * TILE_K);
-  f.dscores = take(&r, a, BACKWARD_Q * TILE_K);
-  f.shift = take(&r, a, BACKWARD_Q);
+  f.dquery = take(&r, a, is_own(a, &a->dquery) ? 0 : a->backward_q * a->e);
+  f.scores = take(&r, a, a->backward_q * a->apart);
+  f.dscores = take(&r, a, a->backward_q * a->apart);
+  f.shift = take(&r, a, a->backward_q);
   f.grad_row = take(&r, a, a->ev);
   f.y_row = take(&r, a, a->ev);
-  f.work = take(&r, a, product_lanes(a, BACKWARD_Q));
+  f.work = take(&r, a, product_lanes(a, a->backward_q));
   f.bytes = r.used;
   return f;
 }
@@ -372,21 +452,36 @@ static void score_gradient(const attention *a, char *ds, const char *p, int64_t 
   }
 }
 
+/* p = exp(p - lse) and ds = p * (ds - shift) in whole vectors. */
+static void slope_row(float *p, float *ds, int64_t n, float lse, float shift) {
+  const gb_vector of = gb_vector_of(lse), by = gb_vector_of(shift), lift = gb_vector_of((float)(1 / GB_ROW_LIFT));
+  for (int64_t i = 0; i < n; i += GB_WIDE) {
+    gb_wide v = gb_wide_load(GB_FLOAT32, p, i), d = gb_wide_load(GB_FLOAT32, ds, i);
+    v.a = lift * gb_vector_lift_of(GB_FLOAT32, v.a - of), v.b = lift * gb_vector_lift_of(GB_FLOAT32, v.b - of);
+    d.a = v.a * (d.a - by), d.b = v.b * (d.b - by);
+    gb_wide_store(GB_FLOAT32, p, i, v, false);
+    gb_wide_store(GB_FLOAT32, ds, i, d, false);
+  }
+}
+
 /* One query's scores become the probabilities that met the values, and the gradients of the probabilities those of the
  * scores. */
 static void soften_row_backward(const attention *a, const backward_room *f, int64_t b, int64_t h, int64_t i, int64_t at,
                                 int64_t first, int64_t n) {
-  char *p = f->scores + (size_t)(at * TILE_K) * a->size, *ds = f->dscores + (size_t)(at * TILE_K) * a->size;
+  char *p = f->scores + (size_t)(at * a->apart) * a->size, *ds = f->dscores + (size_t)(at * a->apart) * a->size;
   int64_t seen = visible(a, i, first, n), whole = fill_up(a, p, seen);
-  memset(ds + (size_t)seen * a->size, 0, (size_t)(n - seen) * a->size);
   mask_row(a, b, h, i, first, seen, p);
   int64_t before = hidden(a, i, first, seen);
   hide(a, p, before);
   memset(ds, 0, (size_t)before * a->size);
-  gb_row_exp(a->lane, p, p, whole, gb_row_get(a->lane, a->lse, (b * a->heads + h) * a->tq + i), 1);
+  double lse = gb_row_get(a->lane, a->lse, (b * a->heads + h) * a->tq + i), shift = gb_row_get(a->lane, f->shift, at);
+  bool fused = a->lane == GB_LANE_F32 && !(a->dropout > 0);
+  if (fused) slope_row((float *)(void *)p, (float *)(void *)ds, whole, (float)lse, (float)shift);
+  else gb_row_exp(a->lane, p, p, whole, lse, 1);
   memset(p + (size_t)seen * a->size, 0, (size_t)(n - seen) * a->size); /* which a NaN has reached, if there is one */
+  memset(ds + (size_t)seen * a->size, 0, (size_t)(n - seen) * a->size);
   if (a->dropout > 0) drop_row(a, b, h, i, first, seen, keep_factor(a), ds);
-  score_gradient(a, ds, p, seen, gb_row_get(a->lane, f->shift, at));
+  if (!fused) score_gradient(a, ds, p, seen, shift);
   if (a->dmask.data) memcpy(row_at(&a->dmask, b, h, i) + (size_t)first * a->size, ds, (size_t)n * a->size);
   if (a->dropout > 0) drop_row(a, b, h, i, first, seen, keep_factor(a), p);
   round_row(a, p, n);
@@ -410,23 +505,26 @@ static void find_shifts(const attention *a, const backward_room *f, int64_t b, i
 static void backward_block(const attention *a, const backward_room *f, const head_sums *dkey, const head_sums *dvalue,
                            int64_t b, int64_t h, int64_t key_head,
                            int64_t q) {
-  int64_t rows = least(BACKWARD_Q, a->tq - q);
+  int64_t rows = least(a->backward_q, a->tq - q);
   head_sums dquery = sums_of(a, &a->dquery, b, h, q, a->e, f->dquery);
-  const int64_t begin = low_key(a, q) / TILE_K * TILE_K;
+  const int64_t begin = low_key(a, q) / a->tile * a->tile;
   if (high_key(a, q + rows - 1) <= begin) clear(a, &dquery, rows, a->e);
   find_shifts(a, f, b, h, q, rows);
-  for (int64_t k = begin; k < high_key(a, q + rows - 1); k += TILE_K) {
-    int64_t n = least(TILE_K, a->tk - k), skip = a->causal ? most(0, k - q) : 0, left = rows - skip;
+  for (int64_t k = begin; k < high_key(a, q + rows - 1); k += a->tile) {
+    int64_t n = least(a->tile, a->tk - k), skip = a->causal ? most(0, k - q) : 0, left = rows - skip;
     bool first = !a->window && h % (a->heads / a->key_heads) == 0 && (q == 0 || (a->causal && k >= q));
-    char *scores = f->scores + (size_t)(skip * TILE_K) * a->size,
-        *dscores = f->dscores + (size_t)(skip * TILE_K) * a->size;
+    char *scores = f->scores + (size_t)(skip * a->apart) * a->size,
+        *dscores = f->dscores + (size_t)(skip * a->apart) * a->size;
     if (gb_work(left * (n + a->ev))) return;
     gb_matrix query = rows_of(&a->query, b, h, q + skip), grad = rows_of(&a->grad, b, h, q + skip);
     gb_matrix key = rows_of(&a->key, b, key_head, k), value = rows_of(&a->value, b, key_head, k);
     gb_matrix p = tile_of(a, scores), ds = tile_of(a, dscores);
-    multiply(a, left, n, a->e, a->scale, query, transposed(key), 0, scores, TILE_K, f->work);
-    multiply(a, left, n, a->ev, 1, grad, transposed(value), 0, dscores, TILE_K, f->work);
-    for (int64_t i = skip; i < rows; i++) soften_row_backward(a, f, b, h, q + i, i, k, n);
+    multiply(a, left, n, a->e, a->scale, query, transposed(key), 0, scores, a->apart, f->work);
+    multiply(a, left, n, a->ev, 1, grad, transposed(value), 0, dscores, a->apart, f->work);
+    for (int64_t i = skip; i < rows; i++) {
+      ask_ahead(a, b, h, q + i);
+      soften_row_backward(a, f, b, h, q + i, i, k, n);
+    }
     multiply(a, n, a->ev, left, 1, transposed(p), grad, !first, sums_at(a, dvalue, k), dvalue->ld, f->work);
     multiply(a, n, a->e, left, a->scale, transposed(ds), query, !first, sums_at(a, dkey, k), dkey->ld, f->work);
     multiply(a, left, a->e, n, a->scale, ds, key, k > begin, sums_at(a, &dquery, skip), dquery.ld, f->work);
@@ -446,7 +544,7 @@ static void backward_head(void *arg, int64_t chunk) {
   if (group == 0 || a->tq == 0 || a->window || (a->causal && a->tq < a->tk))
     clear(a, &dkey, a->tk, a->e), clear(a, &dvalue, a->tk, a->ev);
   for (int64_t h = key_head * group; h < (key_head + 1) * group; h++)
-    for (int64_t q = 0; q < a->tq && !gb_stop_long(a->call); q += BACKWARD_Q)
+    for (int64_t q = 0; q < a->tq && !gb_stop_long(a->call); q += a->backward_q)
       backward_block(a, &f, &dkey, &dvalue, b, h, key_head, q);
   put(a, &a->dkey, b, key_head, 0, a->tk, a->e, &dkey);
   put(a, &a->dvalue, b, key_head, 0, a->tk, a->ev, &dvalue);

@@ -92,7 +92,7 @@ describe("attention in blocks", function()
       expect(((results[2][i]:to("float64") - exact):abs():max() / most):item() < 1e-5):to_be(true)
     end
   end
-  for _, size in ipairs { { 300, 130 }, { 130, 300 }, { 121, 121 }, { 2, 200 } } do
+  for _, size in ipairs { { 300, 130 }, { 130, 300 }, { 121, 121 }, { 2, 200 }, { 142, 256 }, { 250, 257 } } do
     for _, causal in ipairs { false, true } do
       local title = ("%d queries, %d keys%s"):format(size[1], size[2], causal and ", causal" or "")
       it(title, function() check(size, causal) end)
@@ -111,6 +111,24 @@ describe("attention in blocks", function()
     plain(wide, wide, wide, false, nil, exact):square():sum():backward()
     expect(mask.grad.dtype):to_be("bfloat16")
     expect(((mask.grad:double() - exact.grad):norm() / exact.grad:norm()):item() < 0.03):to_be(true)
+  end)
+  -- A maximum that leaves a NaN out must not take it for a query that sees nothing.
+  it("keeps NaN where it is seen, and nowhere else", function()
+    for _, keys in ipairs { 5, 40, 142, 300 } do
+      local q, k, v = gb.randn(1, 2, 3, 8), gb.randn(1, 2, keys, 8), gb.randn(1, 2, keys, 8)
+      k[1][1][keys]:fill_(0 / 0)
+      local last = gb.arange(keys):eq(keys - 1)
+      local function look(mask) return F.scaled_dot_product_attention(q, k, v, mask) end
+      local padded = look(last:logical_not():view(1, 1, 1, keys))
+      expect(padded:isfinite():all():item()):to_be(true)
+      expect(padded):to_equal_bits(look(last:logical_not():view(1, 1, 1, keys):expand(1, 2, 3, keys):contiguous()))
+      for _, mask in ipairs { last:view(1, 1, 1, keys), gb.ones(1, 1, 1, keys, { dtype = "bool" }) } do
+        local y = look(mask)
+        expect(y[1][1]:isnan():all():item()):to_be(true)
+        expect(y[1][2]:isfinite():all():item()):to_be(true)
+      end
+      expect(look(gb.zeros(1, 1, 1, keys, { dtype = "bool" })):eq(0):all():item()):to_be(true)
+    end
   end)
   it("wants enable_gqa said, and a window of at least 1", function()
     local q, k = gb.randn(1, 4, 3, 8), gb.randn(1, 2, 3, 8)
