@@ -22,6 +22,7 @@ typedef int64_t i64;
 #define GB_VALUES_XYZ x, y, z
 #define GB_VALUES_XA x, n.a
 #define GB_VALUES_XAB x, n.a, n.b
+#define GB_VALUES_XYA x, y, n.a
 #define GB_VALUES_XYZA x, y, z, n.a
 #define GB_VALUES_CXY x != 0, y, z
 #define GB_VALUES_XCA x, y != 0, n.a

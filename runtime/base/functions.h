@@ -86,6 +86,7 @@ GB_INLINE int64_t gb_integer_power(int64_t base, int64_t exponent) {
 #define GB_PARAMETERS_XY(type, flag) type x, type y
 #define GB_PARAMETERS_XYZ(type, flag) type x, type y, type z
 #define GB_PARAMETERS_XA(type, flag) type x, type a
+#define GB_PARAMETERS_XYA(type, flag) type x, type y, type a
 #define GB_PARAMETERS_XAB(type, flag) type x, type a, type b
 #define GB_PARAMETERS_XYZA(type, flag) type x, type y, type z, type a
 #define GB_PARAMETERS_CXY(type, flag) flag c, type x, type y
@@ -94,11 +95,11 @@ GB_INLINE int64_t gb_integer_power(int64_t base, int64_t exponent) {
 /* How many inputs and numbers there are, and which input (from 1; 0 is none) holds bools. */
 enum {
   GB_INPUTS_X = 1, GB_INPUTS_XY = 2, GB_INPUTS_XYZ = 3, GB_INPUTS_XA = 1, GB_INPUTS_XAB = 1, GB_INPUTS_XYZA = 3,
-  GB_INPUTS_CXY = 3, GB_INPUTS_XCA = 2,
+  GB_INPUTS_CXY = 3, GB_INPUTS_XCA = 2, GB_INPUTS_XYA = 2,
   GB_NUMBERS_X = 0, GB_NUMBERS_XY = 0, GB_NUMBERS_XYZ = 0, GB_NUMBERS_XA = 1, GB_NUMBERS_XAB = 2, GB_NUMBERS_XYZA = 1,
-  GB_NUMBERS_CXY = 0, GB_NUMBERS_XCA = 1,
+  GB_NUMBERS_CXY = 0, GB_NUMBERS_XCA = 1, GB_NUMBERS_XYA = 1,
   GB_MASK_X = 0, GB_MASK_XY = 0, GB_MASK_XYZ = 0, GB_MASK_XA = 0, GB_MASK_XAB = 0, GB_MASK_XYZA = 0, GB_MASK_CXY = 1,
-  GB_MASK_XCA = 2,
+  GB_MASK_XCA = 2, GB_MASK_XYA = 0,
   GB_IS_TEST_SAME = 0, GB_IS_TEST_BOOL = 1
 };
 

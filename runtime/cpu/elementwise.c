@@ -25,6 +25,7 @@ typedef uint8_t u8;
 #define XYZ_ARRAYS(type) const type *x = in[0], *y = in[1], *z = in[2]
 #define XA_ARRAYS(type) X_ARRAYS(type)
 #define XAB_ARRAYS(type) X_ARRAYS(type)
+#define XYA_ARRAYS(type) XY_ARRAYS(type)
 #define XYZA_ARRAYS(type) XYZ_ARRAYS(type)
 #define CXY_ARRAYS(type) const u8 *c = in[0]; const type *x = in[1], *y = in[2]
 #define XCA_ARRAYS(type) const type *x = in[0]; const u8 *c = in[1]
@@ -33,6 +34,7 @@ typedef uint8_t u8;
 #define XYZ_ELEMENTS x[i], y[i], z[i]
 #define XA_ELEMENTS x[i], a
 #define XAB_ELEMENTS x[i], a, b
+#define XYA_ELEMENTS x[i], y[i], a
 #define XYZA_ELEMENTS x[i], y[i], z[i], a
 #define CXY_ELEMENTS c[i], x[i], y[i]
 #define XCA_ELEMENTS x[i], c[i], a

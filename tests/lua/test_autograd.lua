@@ -174,6 +174,23 @@ describe("gb.grad", function()
     expect(second):to_be_close({ 48, 108 })
     expect(third):to_be_close({ 48, 72 })
   end)
+  it("leaky_relu: one kernel, with the bits of what can be differentiated again", function()
+    for _, dtype in ipairs { "float64", "float32", "float16", "bfloat16" } do
+      local values, up = gb.randn(100):to(dtype), gb.randn(100):to(dtype)
+      values:narrow(1, 1, 4):copy_(gb.tensor { 0, -0.0, 1 / 0, -1 / 0 })
+      local x = values:requires_grad_()
+      local function slope(again)
+        local y = gb.nn.functional.leaky_relu(x, 0.2)
+        return gb.grad(y, x, { grad_outputs = up, create_graph = again }):detach()
+      end
+      expect(slope(false)):to_equal_bits(slope(true))
+      local y = gb.nn.functional.leaky_relu(x, 0.2)
+      local report = gb.profile(function() y:backward(up) end, { print = false })
+      local backward = 0
+      for _, row in ipairs(report.ops) do if row.phase == "backward" then backward = backward + row.calls end end
+      expect(backward):to_be(1)
+    end
+  end)
   it("of what has no second derivative names it", function()
     local x = leaf(1, 2)
     expect(function() gb.grad(gb.nn.functional.dropout(x):sum(), x, { create_graph = true }) end):to_fail("dropout")
