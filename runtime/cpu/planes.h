@@ -57,7 +57,8 @@ GB_ALWAYS_INLINE double gb_plane_total(gb_wide x) { return (double)gb_vector_sum
  * among them, the mean of the tile before.
  *
  * One pass: of each tile, the sums of x - near and of its square. What the second loses where near is not the tile's
- * own mean is small beside what two tiles so far apart add to the spread. */
+ * own mean is small beside what two tiles so far apart add to the spread. But of the first tile near is the mean of a
+ * few elements, which may lie far from all others, as those of a border do: such a tile is read again. */
 typedef struct gb_plane_moments { const void *x; double count, mean, spread; float near; } gb_plane_moments;
 
 static inline float gb_plane_finite(double x) { return isfinite((float)x) ? (float)x : 0; }
@@ -87,16 +88,40 @@ static inline void gb_plane_end_tile(gb_plane_moments *m, const gb_wide sums[2],
   m->near = gb_plane_finite(mean);
 }
 
-/* Read the tile of n elements from `at` on. */
-GB_ALWAYS_INLINE void gb_plane_moments_wide(gb_dtype dtype, gb_plane_moments *m, int64_t at, int64_t n) {
+/* The sums of the tile of n elements from `at` on. */
+GB_ALWAYS_INLINE void gb_plane_sum_tile(gb_dtype dtype, const gb_plane_moments *m, int64_t at, int64_t n,
+                                        gb_wide sums[2]) {
   const void *x = gb_norm_element(dtype, m->x, at);
   const gb_vector near = gb_vector_of(m->near);
-  gb_wide sums[2] = { 0 };
   int64_t i = 0;
   for (; i + gb_plane_step(dtype) <= n; i += gb_plane_step(dtype))
     gb_plane_add_moments(sums, gb_plane_load(dtype, x, i), near, gb_plane_single(dtype));
   if (i < n) gb_plane_add_moments(sums, gb_wide_load_last(dtype, x, i, n - i, m->near), near, false);
+}
+
+/* The tile, which lies in the caches now, about what is near by now. */
+static __attribute__((noinline)) void gb_plane_read_again(gb_dtype dtype, gb_plane_moments *m, int64_t at, int64_t n) {
+  gb_wide sums[2] = { 0 };
+  GB_WIDE_FOR(dtype, gb_plane_sum_tile, m, at, n, sums);
   gb_plane_end_tile(m, sums, n);
+}
+
+/* The tile has these sums. Where its spread is less than an eighth of what the distance of its mean from near adds to
+ * the squares, these have lost too much of it. */
+GB_ALWAYS_INLINE void gb_plane_take_tile(gb_dtype dtype, gb_plane_moments *m, int64_t at, int64_t n,
+                                         const gb_wide sums[2]) {
+  double sum = gb_plane_total(sums[0]), common = sum * sum / (double)n, spread = gb_plane_total(sums[1]) - common;
+  if (common > 8 * spread) {
+    m->near = gb_plane_finite(m->near + sum / (double)n);
+    gb_plane_read_again(dtype, m, at, n);
+  } else gb_plane_end_tile(m, sums, n);
+}
+
+/* Read that tile. */
+GB_ALWAYS_INLINE void gb_plane_moments_wide(gb_dtype dtype, gb_plane_moments *m, int64_t at, int64_t n) {
+  gb_wide sums[2] = { 0 };
+  gb_plane_sum_tile(dtype, m, at, n, sums);
+  gb_plane_take_tile(dtype, m, at, n, sums);
 }
 
 /* Of a whole plane. */
@@ -157,7 +182,7 @@ GB_ALWAYS_INLINE void gb_plane_apply_wide(gb_dtype dtype, void *y, const void *x
     gb_wide_store_last(dtype, y, i, n - i, v);
     if (next) gb_plane_add_moments(sums, gb_wide_load_last(dtype, other, i, n - i, near), gb_vector_of(near), false);
   }
-  if (next) gb_plane_end_tile(next, sums, n);
+  if (next) gb_plane_take_tile(dtype, next, at, n, sums);
 }
 
 /* The kernels, each as a function of its own: loops of many together lack registers for their constants. */

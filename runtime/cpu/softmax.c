@@ -260,12 +260,16 @@ static void softmax_short(float *restrict x, const float *unused, int64_t n, int
 }
 
 static void log_softmax_short(float *restrict x, const float *unused, int64_t n, int64_t line) {
-  numbers most, sum = { 0 };
+  numbers most, ones = { 0 }, sum = { 0 }; /* the largest by themselves: to 1 what is tiny would add nothing */
   (void)unused;
   find_most(most, x, n, line);
   for (int64_t k = 0; k < n; k++)
-    for (int64_t i = 0; i < line; i++) sum[i] += gb_expf(x[k * line + i] - most[i]);
-  for (int64_t i = 0; i < line; i++) sum[i] = gb_logf(sum[i]);
+    for (int64_t i = 0; i < line; i++) {
+      float below = x[k * line + i] - most[i], e = gb_expf(below);
+      ones[i] += below == 0 ? 1.0f : 0.0f;
+      sum[i] += below == 0 ? 0.0f : e;
+    }
+  for (int64_t i = 0; i < line; i++) sum[i] = gb_logf(ones[i] + sum[i]);
   for (int64_t k = 0; k < n; k++)
     for (int64_t i = 0; i < line; i++) x[k * line + i] = x[k * line + i] - most[i] - sum[i];
 }

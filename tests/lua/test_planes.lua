@@ -94,6 +94,19 @@ describe("norms of planes", function()
     expect(y):to_equal_bits(gb.zeros(1, 2, 40, 31))
   end)
 
+  it("finds the spread of planes whose first elements lie far from all others", function()
+    local x = gb.randn(4, 3, 56, 56) * 0.1 + 100
+    x:reshape(4, 3, -1):narrow(3, 1, 32):zero_()
+    for _, dtype in ipairs { "float32", "float64" } do
+      local mean, var = gb.zeros(3), gb.zeros(3)
+      F.batch_norm(x:to(dtype), mean, var, nil, nil, { training = true, momentum = 1 })
+      local rows = x:double():permute { 2, 1, 3, 4 }:reshape(3, -1)
+      expect(var:double()):to_be_close(rows:var(2), 1e-6)
+      expect(mean:double()):to_be_close(rows:mean(2), 1e-6)
+    end
+    local y = F.group_norm(x, 3, nil, nil, { out = "autocast" })
+    expect(y:double()):to_be_close(F.group_norm(x:double(), 3), 3e-6)
+  end)
   it("gives many units, of which the next is read while one is written, the bits of each alone", function()
     local threads = gb.get_num_threads()
     gb.set_num_threads(1)
