@@ -401,8 +401,10 @@ static gb_status device_clear(void *state, void *device, size_t bytes) {
 
 static void *device_pin(void *state, size_t bytes) { return enter(state) == GB_OK ? gb_rt_host_alloc(bytes) : NULL; }
 
+/* Copies that were posted may be on their way there: no document says that freeing such memory waits for them. */
 static void device_unpin(void *state, void *host) {
-  (void)state;
+  gb_cuda *cuda = state;
+  if (!cuda->capturing && enter(cuda) == GB_OK) (void)gb_rt_event_synchronize(cuda->posted);
   gb_rt_host_free(host);
 }
 

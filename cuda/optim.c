@@ -50,31 +50,34 @@ static int64_t next_of(const gb_slab *slab, int64_t s) {
   return s;
 }
 
-/* Where the last segments of a full launch lie in one chunk with segment s, which does not fit, they go to the next one
- * with it: so what is measured of a chunk does not depend on how segments fall into launches. Returns the segment that
- * the next launch begins with. */
-static int64_t end_launch(gb_pass *p, const gb_slab *slab, int64_t s) {
-  while (s < slab->count && p->count > 1) {
-    const gb_pass_segment *last = &p->segment[p->count - 1];
-    int64_t end = last->offset + last->size - 1, first = slab->segments[s].offset;
-    if ((end - p->start) / GB_LEAST_CHUNK != (first - p->start) / GB_LEAST_CHUNK) break;
-    s = last->place;
+/* A full launch ends where the chunk begins that segment *s lies in, which does not fit: so no two launches measure one
+ * chunk, and what is measured does not depend on how segments fall into launches. What lies behind goes to the next one,
+ * which begins with segment *s, without so many of its elements. */
+static int64_t end_launch(gb_pass *p, const gb_slab *slab, int64_t *s) {
+  int64_t border = p->start + (slab->segments[*s].offset - p->start) / GB_LEAST_CHUNK * GB_LEAST_CHUNK;
+  while (p->count) {
+    gb_pass_segment *last = &p->segment[p->count - 1];
+    if (last->offset + last->size <= border) return 0;
+    *s = last->place;
+    if (last->offset < border) return last->size = border - last->offset, border - slab->segments[*s].offset;
     p->count--;
   }
-  return s;
+  return 0;
 }
 _Static_assert(GB_LEAST_CHUNK / GB_SLAB_ALIGNMENT < GB_PASS_SEGMENTS, "a chunk's segments fit into a launch");
 
 /* Launch the pass over the segments that have a gradient, and then `after` with the same ones (or NULL). */
 static void run_segments(gb_cuda_call *call, const gb_slab *slab, gb_pass_kind kind, gb_pass *p,
                          void (*after)(gb_stream stream, const gb_pass *pass)) {
+  int64_t from = 0; /* elements of segment s that went before */
   for (int64_t s = next_of(slab, 0); s < slab->count;) {
     p->count = 0;
-    for (; s < slab->count && p->count < GB_PASS_SEGMENTS; s = next_of(slab, s + 1)) {
+    for (; s < slab->count && p->count < GB_PASS_SEGMENTS; s = next_of(slab, s + 1), from = 0) {
       const gb_segment *segment = &slab->segments[s];
-      p->segment[p->count++] = (gb_pass_segment){ segment->offset, segment->size, (int32_t)segment->place, (int32_t)s };
+      p->segment[p->count++] = (gb_pass_segment){ segment->offset + from, segment->size - from,
+                                                  (int32_t)segment->place, (int32_t)s };
     }
-    s = end_launch(p, slab, s);
+    if (p->norms && s < slab->count) from = end_launch(p, slab, &s);
     gb_pass_run(call->stream, kind, p);
     if (after) after(call->stream, p);
   }

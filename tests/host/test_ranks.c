@@ -43,11 +43,19 @@ static int run_script(lua_State *L) {
   return 1;
 }
 
+/* The emulated device does what this thread has asked for on this thread alone: memory that another one frees later,
+ * when it closes the state, would still be in use. */
+static void settle(gb_context *context) {
+  const gb_device device = { GB_CUDA, 0 };
+  if (gb_context_backend(context, device)) (void)gb_synchronize(context, device);
+}
+
 static void *run_rank(void *argument) {
   rank *r = argument;
   lua_pushcfunction(r->L, run_script);
   lua_pushlightuserdata(r->L, r);
   r->good = lua_pcall(r->L, 1, 1, 0) == LUA_OK;
+  settle(gbl_get_state(r->L)->context);
   if (r->good) return gb_dist_finalize(gbl_get_state(r->L)->context, true), NULL;
   fprintf(stderr, "%s: rank %d of %d: %s\n", r->script, r->transport.rank, r->transport.size,
           lua_tostring(r->L, -1));
