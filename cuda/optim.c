@@ -51,8 +51,8 @@ static int64_t next_of(const gb_slab *slab, int64_t s) {
 }
 
 /* A full launch ends where the chunk begins that segment *s lies in, which does not fit: so no two launches measure one
- * chunk, and what is measured does not depend on how segments fall into launches. What lies behind goes to the next one,
- * which begins with segment *s, without so many of its elements. */
+ * chunk, and what is measured does not depend on how segments fall into launches. What lies behind goes to the next
+ * one, which begins with segment *s, without so many of its elements. */
 static int64_t end_launch(gb_pass *p, const gb_slab *slab, int64_t *s) {
   int64_t border = p->start + (slab->segments[*s].offset - p->start) / GB_LEAST_CHUNK * GB_LEAST_CHUNK;
   while (p->count) {
