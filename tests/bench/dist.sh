@@ -12,8 +12,8 @@ for round in $(seq "$rounds"); do
   one=$("$gibbous" --threads 2 tests/bench/dist.lua "$samples" 9 | time_of "no exchange")
   two=$(mpirun --oversubscribe --bind-to none -n 2 "$gibbous" --threads 1 tests/bench/dist.lua "$samples" 9)
   for kind in "fixed, after backward" "fixed, overlapped" "fixed, Sharded" "free, after backward"; do
-    echo "$kind $one $(echo "$two" | time_of "$kind")" |
-      awk '{ printf "%s %s: one process %.1f ms, two %.1f ms, ratio %.3f\n", $1, $2, $3, $4, $3 / $4 }'
+    echo "$one $(echo "$two" | time_of "$kind")" | awk -v kind="$kind" \
+      '{ printf "%s: one process %.1f ms, two %.1f ms, ratio %.3f\n", kind, $1, $2, $1 / $2 }'
   done
 done >"/tmp/dist.$$"
 cat "/tmp/dist.$$"
