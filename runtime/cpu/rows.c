@@ -381,27 +381,8 @@ double gb_wide_dot(gb_dtype dtype, const void *x, const void *y, int64_t n) {
   return total;
 }
 
-/* The sum of GB_ROW_LIFT * exp(x - shift) over at most a tile, each also in to, unless that is NULL. */
-GB_ALWAYS_INLINE float exp_sum_wide(gb_dtype dtype, float *to, const void *x, int64_t n, gb_vector shift) {
-  gb_wide sum = { 0 };
-  for (int64_t i = 0; i < n; i += GB_WIDE) {
-    bool whole = i + GB_WIDE <= n;
-    gb_wide v = whole ? gb_wide_load(dtype, x, i) : gb_wide_load_last(dtype, x, i, n - i, -INFINITY);
-    gb_wide_ahead(dtype, x, i);
-    if (!to) {
-      sum = (gb_wide){ gb_vector_lift_add(dtype, sum.a, v.a - shift), gb_vector_lift_add(dtype, sum.b, v.b - shift) };
-      continue;
-    }
-    v = (gb_wide){ gb_vector_lift_of(dtype, v.a - shift), gb_vector_lift_of(dtype, v.b - shift) };
-    sum = (gb_wide){ sum.a + v.a, sum.b + v.b };
-    if (whole) gb_wide_store(GB_FLOAT32, to, i, v, false);
-    else gb_wide_store_last(GB_FLOAT32, to, i, n - i, v);
-  }
-  return gb_vector_sum(sum.a + sum.b);
-}
-
 GB_ALWAYS_INLINE float exp_only_sum_wide(gb_dtype dtype, const void *x, int64_t n, gb_vector shift) {
-  return exp_sum_wide(dtype, NULL, x, n, shift);
+  return gb_wide_exp_sum_tile(dtype, NULL, x, n, shift);
 }
 
 double gb_wide_exp_sum(gb_dtype dtype, void *to, const void *x, int64_t n, double shift) {
@@ -418,7 +399,7 @@ double gb_wide_exp_sum(gb_dtype dtype, void *to, const void *x, int64_t n, doubl
       }
     else if (to)
       for (int64_t at = first; at < first + m; at += GB_TILE)
-        total += GB_WIDE_FOR(dtype, exp_sum_wide, f + at, tile_at(dtype, x, at), block_of(at, n), shift32);
+        total += GB_WIDE_FOR(dtype, gb_wide_exp_sum_tile, f + at, tile_at(dtype, x, at), block_of(at, n), shift32);
     else
       for (int64_t at = first; at < first + m; at += GB_TILE)
         total += GB_WIDE_FOR(dtype, exp_only_sum_wide, tile_at(dtype, x, at), block_of(at, n), shift32);

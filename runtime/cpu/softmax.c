@@ -108,24 +108,6 @@ GB_ALWAYS_INLINE float largest_wide(gb_dtype dtype, const void *x, int64_t n) {
   return gb_vector_largest(gb_vector_max(most.a, most.b));
 }
 
-/* The sum of 2^32 * exp(x - most), and these, if `to` is given. */
-GB_ALWAYS_INLINE float lifted_sum_wide(gb_dtype dtype, float *to, const void *x, int64_t n, gb_vector most) {
-  gb_wide sum = { 0 };
-  for (int64_t i = 0; i < n; i += GB_WIDE) {
-    bool whole = i + GB_WIDE <= n;
-    gb_wide v = whole ? gb_wide_load(dtype, x, i) : gb_wide_load_last(dtype, x, i, n - i, -INFINITY);
-    if (!to) {
-      sum = (gb_wide){ gb_vector_lift_add(dtype, sum.a, v.a - most), gb_vector_lift_add(dtype, sum.b, v.b - most) };
-      continue;
-    }
-    v = (gb_wide){ gb_vector_lift_of(dtype, v.a - most), gb_vector_lift_of(dtype, v.b - most) };
-    sum = (gb_wide){ sum.a + v.a, sum.b + v.b };
-    if (whole) gb_wide_store(GB_FLOAT32, to, i, v, false);
-    else gb_wide_store_last(GB_FLOAT32, to, i, n - i, v);
-  }
-  return gb_vector_sum(sum.a + sum.b);
-}
-
 /* At most SEVERAL rows; room takes their exponentials. */
 GB_ALWAYS_INLINE void softmax_several(gb_dtype dtype, char *out, const char *x, float *room, int64_t count, int64_t n,
                                       bool stream) {
@@ -133,7 +115,7 @@ GB_ALWAYS_INLINE void softmax_several(gb_dtype dtype, char *out, const char *x, 
   float scale[SEVERAL];
   for (int64_t i = 0; i < count; i++) {
     gb_vector most = gb_vector_of(largest_wide(dtype, x + i * bytes, n));
-    scale[i] = (float)(1 / (double)lifted_sum_wide(dtype, room + i * n, x + i * bytes, n, most));
+    scale[i] = (float)(1 / (double)gb_wide_exp_sum_tile(dtype, room + i * n, x + i * bytes, n, most));
   }
   for (int64_t i = 0; i < count; i++)
     scale_wide(dtype, out + i * bytes, room + i * n, n, gb_vector_of(scale[i]), stream);
@@ -154,7 +136,7 @@ GB_ALWAYS_INLINE void log_softmax_several(gb_dtype dtype, char *out, const char 
   float most[SEVERAL], log_sum[SEVERAL] = { 0 };
   for (int64_t i = 0; i < count; i++) {
     most[i] = largest_wide(dtype, x + i * bytes, n);
-    log_sum[i] = lifted_sum_wide(dtype, NULL, x + i * bytes, n, gb_vector_of(most[i]));
+    log_sum[i] = gb_wide_exp_sum_tile(dtype, NULL, x + i * bytes, n, gb_vector_of(most[i]));
   }
   for (int i = 0; i < SEVERAL; i++) log_sum[i] = gb_logf(log_sum[i] * (float)(1 / GB_ROW_LIFT));
   for (int64_t i = 0; i < count; i++)

@@ -379,6 +379,25 @@ GB_ALWAYS_INLINE gb_vector gb_vector_lift_add(gb_dtype dtype, gb_vector sum,
                                               gb_vector x) { return sum + gb_vector_lift_of(dtype, x); }
 #endif
 
+/* The sum of 2^32 * exp(x - shift) over at most a tile, each also in to, unless that is NULL. */
+GB_ALWAYS_INLINE float gb_wide_exp_sum_tile(gb_dtype dtype, float *to, const void *x, int64_t n, gb_vector shift) {
+  gb_wide sum = { 0 };
+  for (int64_t i = 0; i < n; i += GB_WIDE) {
+    bool whole = i + GB_WIDE <= n;
+    gb_wide v = whole ? gb_wide_load(dtype, x, i) : gb_wide_load_last(dtype, x, i, n - i, -INFINITY);
+    gb_wide_ahead(dtype, x, i);
+    if (!to) {
+      sum = (gb_wide){ gb_vector_lift_add(dtype, sum.a, v.a - shift), gb_vector_lift_add(dtype, sum.b, v.b - shift) };
+      continue;
+    }
+    v = (gb_wide){ gb_vector_lift_of(dtype, v.a - shift), gb_vector_lift_of(dtype, v.b - shift) };
+    sum = (gb_wide){ sum.a + v.a, sum.b + v.b };
+    if (whole) gb_wide_store(GB_FLOAT32, to, i, v, false);
+    else gb_wide_store_last(GB_FLOAT32, to, i, n - i, v);
+  }
+  return gb_vector_sum(sum.a + sum.b);
+}
+
 /* ----} */
 
 #endif

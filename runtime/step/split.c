@@ -241,7 +241,7 @@ static const gb_backend *backend_of(const gb_slab *slab) {
 }
 
 /* Does the slab lie on a device? */
-static bool is_near(const gb_slab *slab) { return device_of(slab).type != GB_CPU; }
+static bool is_on_device(const gb_slab *slab) { return device_of(slab).type != GB_CPU; }
 
 /* The first segment of a pass; NULL: none has a gradient. */
 static const gb_segment *first_segment(const gb_slab *slab) {
@@ -286,7 +286,7 @@ static chunks chunks_in(const gb_segment *segment) {
 /* A pass counts its chunks, which are smaller ones on a device, from where the chunk of GB_NORM_CHUNK begins that the
  * first segment with a gradient lies in. from: what it measured; chunk: the first one of the part in its slab. */
 static void take_part(const gb_slab *part, const double *from, int64_t chunk, double *numbers) {
-  int64_t each = is_near(part) ? GB_LEAST_CHUNK : GB_NORM_CHUNK, per = GB_NORM_CHUNK / each, start = -1;
+  int64_t each = is_on_device(part) ? GB_LEAST_CHUNK : GB_NORM_CHUNK, per = GB_NORM_CHUNK / each, start = -1;
   for (int64_t s = 0; s < part->count; s++) {
     const gb_segment *segment = &part->segments[s];
     if (!segment->has_grad) continue;
@@ -758,7 +758,7 @@ gb_owned_slab *gb_split_measured(const gb_tensor *parameter) {
 static int64_t chunks_of(const gb_slab *slab) { return (slab->elements + GB_NORM_CHUNK - 1) / GB_NORM_CHUNK; }
 
 int64_t gb_split_numbers(const gb_owned_slab *owned) {
-  return chunks_of(&owned->slab) + 1 + (is_near(&owned->slab) ? owned->slab.count : 0);
+  return chunks_of(&owned->slab) + 1 + (is_on_device(&owned->slab) ? owned->slab.count : 0);
 }
 
 /* What gradients with this scale (NULL: none) are multiplied by; a device's is waited for. */
@@ -801,7 +801,7 @@ static gb_status cut_to_runs(const gb_owned_slab *owned, gb_segment **out, int64
 }
 
 /* On a device all parts are looked at by one call, which is waited for. */
-static gb_status look_near(gb_owned_slab *owned, look *l) {
+static gb_status look_on_device(gb_owned_slab *owned, look *l) {
   gb_slab cut = owned->slab;
   cut.count = 0;
   GB_TRY(cut_to_runs(owned, &cut.segments, &cut.count));
@@ -835,7 +835,7 @@ gb_status gb_split_measure(gb_owned_slab *owned, double *numbers) {
   GB_TRY(factor_of(&owned->slab, scale, &owned->joined_factor));
   look l = { .norms = numbers, .bad = numbers + chunks_of(&owned->slab),
              .call = { .scale = scale, .scaled = scale != NULL, .norm_type = 2, .share = keep_numbers } };
-  return is_near(&owned->slab) ? look_near(owned, &l) : look_at_parts(owned, &l);
+  return is_on_device(&owned->slab) ? look_on_device(owned, &l) : look_at_parts(owned, &l);
 }
 
 gb_status gb_split_joined(gb_owned_slab *owned, const double *numbers) {
