@@ -749,10 +749,7 @@ static gb_status in_pieces(gb_shards *s, lane_pass pass, gb_dtype dtype, void *p
 /* A pass: integers have no weight. */
 static void weigh(gb_dtype dtype, void *place, const void *before, int64_t count, double weight) {
   (void)before;
-  if (weight == 1 || dtype == GB_INT64) return;
-  for (int64_t i = 0; i < count; i++)
-    if (dtype == GB_FLOAT32) ((float *)place)[i] *= (float)weight;
-    else ((double *)place)[i] *= weight;
+  if (weight != 1 && dtype != GB_INT64) gb_multiply(dtype, place, count, weight);
 }
 
 /* A pass: zeros. */

@@ -84,7 +84,7 @@ static gb_status copy(gb_comm *comm, const gb_lane *lane, void *to, const void *
   return GB_OK;
 }
 
-static void multiply(gb_dtype dtype, void *data, int64_t count, double factor) {
+void gb_multiply(gb_dtype dtype, void *data, int64_t count, double factor) {
   if (dtype == GB_FLOAT32)
     for (int64_t i = 0; i < count; i++) ((float *)data)[i] *= (float)factor;
   else
@@ -96,8 +96,8 @@ static gb_status end_root(const gb_tree *tree, void *data, int64_t first, int64_
   size_t each = gb_dtype_bytes(tree->lane.dtype);
   for (int64_t end = first + count; tree->factor != 0 && first < end; first += GB_PIECE) {
     GB_TRY(tree->comm ? gb_comm_poll(tree->comm) : gb_poll(tree->context));
-    multiply(tree->lane.dtype, (char *)data + (size_t)first * each, end - first < GB_PIECE ? end - first : GB_PIECE,
-             tree->factor);
+    gb_multiply(tree->lane.dtype, (char *)data + (size_t)first * each, end - first < GB_PIECE ? end - first : GB_PIECE,
+                tree->factor);
   }
   return GB_OK;
 }

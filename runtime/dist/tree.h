@@ -25,7 +25,9 @@ static inline size_t gb_lane_bytes(const gb_lane *lane) { return (size_t)lane->c
 
 /* left = left with right, of `count` numbers. */
 void gb_reduce_into(const gb_lane *lane, void *left, const void *right, int64_t count);
-/* The same, with a look for a stop before each piece. */
+/* data = data * factor, of `count` float32 or float64. */
+void gb_multiply(gb_dtype dtype, void *data, int64_t count, double factor);
+/* left = left with right, with a look for a stop before each piece. */
 gb_status gb_reduce_in_pieces(gb_context *context, const gb_lane *lane, void *left, const void *right, int64_t count);
 
 /* The nodes that one rank holds so far, from the left, each in memory of its own. */
