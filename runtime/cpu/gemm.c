@@ -152,7 +152,7 @@ static void choose_tiles(gemm_plan *plan) {
 static void choose_slices(gemm_plan *plan) {
   const gb_product *p = plan->p;
   plan->slices = 1;
-  if (!p->over_rows || plan->how.unit != GB_UNIT_NONE || plan->batches > 1 || p->m == 1 || p->n == 1) return;
+  if (!p->over_rows || plan->batches > 1 || p->m == 1 || p->n == 1) return;
   if (p->m * p->n > SLICED_RESULTS || p->k < SLICED_DEPTH || p->k < 4 * p->m || p->k < 4 * p->n) return;
   plan->depth = round_up(divide_up(p->k, WANTED_CHUNKS), 32);
   plan->slices = divide_up(p->k, plan->depth);

@@ -101,6 +101,14 @@ static inline void load_pairs(__m512i *t, const uint16_t *from, int64_t stride, 
   }
 }
 
+/* The pairs of 16 lines, where nothing lies beyond. */
+static inline __m512i pair_of_lines(const uint16_t *first, const uint16_t *second) {
+  const __m512i by_turns = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                                            21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  __m512i low = _mm512_castsi256_si512(_mm256_loadu_si256((const void *)first));
+  return _mm512_permutexvar_epi16(by_turns, _mm512_inserti64x4(low, _mm256_loadu_si256((const void *)second), 1));
+}
+
 /* A tile from elements that lie nowhere together. */
 static void gather_lines(__m512i *t, const uint16_t *from, const operand *o, int64_t lines, int64_t steps) {
   uint16_t room[TILE_ELEMENTS] __attribute__((aligned(64))) = { 0 };
@@ -148,6 +156,37 @@ static void pack_tile(const operand *o, int64_t line, int64_t lines, int64_t ste
   store_tile(to, t, pairs != o->pairs);
 }
 
+/* A whole tile of one part, from lines that lie side by side (pairs) or whose steps do. Always inlined, so that each of
+ * four forms is a row of instructions without a branch or a mask. */
+__attribute__((always_inline)) static inline void pack_whole(const uint16_t *from, int64_t stride, bool pairs, bool turn,
+                                                             uint16_t *to, sizes *seen) {
+  __m512i t[LINES];
+  sizes s = *seen;
+#pragma GCC unroll 16
+  for (int i = 0; i < LINES; i++)
+    t[i] = pairs ? pair_of_lines(from + 2 * i * stride, from + (2 * i + 1) * stride)
+        : _mm512_loadu_si512(from + i * stride);
+#pragma GCC unroll 16
+  for (int i = 0; i < LINES; i++) look(&s, t[i]);
+  *seen = s;
+  store_tile(to, t, turn);
+}
+
+/* Pack a tile that is whole and whose elements lie together one way or the other; false: it is not. */
+static bool pack_whole_tile(const operand *o, int64_t line, int64_t lines, int64_t step, int64_t steps, uint16_t *to,
+                             sizes *seen) {
+  if (lines < LINES || steps < STEPS || o->parts != 1) return false;
+  const uint16_t *from = o->data + line * o->line_stride + step * o->depth_stride;
+  if (o->depth_stride == 1) {
+    if (o->pairs) pack_whole(from, o->line_stride, false, true, to, seen);
+    else pack_whole(from, o->line_stride, false, false, to, seen);
+  } else if (o->line_stride == 1) {
+    if (o->pairs) pack_whole(from, o->depth_stride, true, false, to, seen);
+    else pack_whole(from, o->depth_stride, true, true, to, seen);
+  } else return false;
+  return true;
+}
+
 /* Elements that a panel of 16 lines takes. */
 static int64_t panel_elements(int64_t depth, int parts) { return round_up(depth, STEPS) * LINES * parts; }
 
@@ -157,8 +196,11 @@ static sizes pack(const operand *o, int64_t first, int64_t count, int64_t from, 
   for (int64_t i = 0; i < round_up(count, SIDE); i += LINES) {
     int64_t lines = least(LINES, count - i);
     if (lines <= 0) { memset(to, 0, (size_t)panel_elements(depth, o->parts) * sizeof *to); continue; }
-    for (int64_t p = 0; p < depth; p += STEPS, to += TILE_ELEMENTS * o->parts)
-      pack_tile(o, first + i, lines, from + p, least(STEPS, depth - p), to, &seen);
+    for (int64_t p = 0; p < depth; p += STEPS, to += TILE_ELEMENTS * o->parts) {
+      int64_t steps = least(STEPS, depth - p);
+      if (!pack_whole_tile(o, first + i, lines, from + p, steps, to, &seen))
+        pack_tile(o, first + i, lines, from + p, steps, to, &seen);
+    }
   }
   return seen;
 }

@@ -135,22 +135,23 @@ end)
 describe("the gradient of a weight over many rows", function()
   for _, s in ipairs { { 2048, 96, 40 }, { 2049, 33, 512 }, { 2600, 512, 33 }, { 4099, 2, 3 }, { 2100, 525, 500 } } do
     local rows, wide, out = table.unpack(s)
-    for _, dtype in ipairs { "float32", "float64" } do
+    for dtype, rounding in pairs { float32 = 0, float64 = 0, bfloat16 = 2 ^ -8, float16 = 2 ^ -11 } do
       it(("is that in float64, whatever the number of threads: %d rows, %d -> %d, %s"):format(rows, wide, out, dtype),
         function()
           gb.manual_seed(rows + out)
           local x, up = gb.randn(rows, wide, { dtype = dtype }), gb.randn(rows, out, { dtype = dtype })
           local exact = up:double():t():matmul(x:double())
-          local error = dtype == "float32" and rows * 2 ^ -24 or 1e-13 -- relative to the sum of magnitudes
-          local bound = up:double():abs():t():matmul(x:double():abs()) * error
+          local error = dtype == "float64" and 1e-13 or rows * 2 ^ -24 -- relative to the sum of magnitudes
+          local bound = up:double():abs():t():matmul(x:double():abs()) * error + exact:abs() * rounding
           local before, found = gb.get_num_threads(), {}
           for threads = 1, 3 do
             gb.set_num_threads(threads)
             local weight = gb.zeros({ out, wide }, { dtype = dtype }):requires_grad_()
             F.linear(x, weight):backward(up)
             found[threads] = weight.grad:clone()
-            F.linear(x, weight):backward(up) -- onto the first
-            expect(weight.grad):to_equal_bits(found[threads] + found[threads])
+            F.linear(x, weight):backward(up) -- onto the first; in 16 bits it is rounded once more
+            if rounding == 0 then expect(weight.grad):to_equal_bits(found[threads] + found[threads]) end
+            expect((weight.grad:double() - exact * 2):abs():le(bound * 3):all():item()):to_be(true)
           end
           gb.set_num_threads(before)
           expect((found[1]:double() - exact):abs():le(bound):all():item()):to_be(true)
