@@ -158,8 +158,8 @@ static void pack_tile(const operand *o, int64_t line, int64_t lines, int64_t ste
 
 /* A whole tile of one part, from lines that lie side by side (pairs) or whose steps do. Always inlined, so that each of
  * four forms is a row of instructions without a branch or a mask. */
-__attribute__((always_inline)) static inline void pack_whole(const uint16_t *from, int64_t stride, bool pairs, bool turn,
-                                                             uint16_t *to, sizes *seen) {
+__attribute__((always_inline)) static inline void pack_whole(const uint16_t *from, int64_t stride, bool pairs,
+                                                             bool turn, uint16_t *to, sizes *seen) {
   __m512i t[LINES];
   sizes s = *seen;
 #pragma GCC unroll 16

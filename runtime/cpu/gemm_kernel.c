@@ -33,6 +33,9 @@ typedef double f64x __attribute__((vector_size(VECTOR_BYTES), aligned(8), may_al
 typedef float f32x4 __attribute__((vector_size(16), aligned(4), may_alias));
 enum { NR_F32 = 2 * VECTOR_BYTES / 4, NR_F64 = 2 * VECTOR_BYTES / 8, MOST_LINES = NR_F32 };
 
+/* Lanes of a cache line, and steps along k ahead of the one that is multiplied. */
+enum { LINE_F32 = 64 / 4, STEPS_AHEAD = 16 };
+
 /* Lanes that packing and products by a vector use on the way. */
 enum { WORK_LANES = MOST_LINES * GB_BLOCK_K > 3 * GB_BLOCK_N ? MOST_LINES * GB_BLOCK_K : 3 * GB_BLOCK_N };
 
@@ -326,37 +329,46 @@ static void pack(gb_lane lane, const lines *l, int64_t first, int64_t count, int
 /* {==== kernels ==== */
 
 /* MR rows of a as the kernel reads them, lane by lane: from row to row and from step to step along k. Packed, or where
- * they lie. */
-typedef struct panel_rows { const char *data; int64_t row, step; } panel_rows;
+ * they lie. asks: nothing has read them yet, so that what comes next is asked for. */
+typedef struct panel_rows { const char *data; int64_t row, step; bool asks; } panel_rows;
 
 /* sum[i] += row i of a times two registers of b, or the first alone, along k; a's rows and its steps along k are that
- * far apart, one of them 1. */
-static inline __attribute__((always_inline)) void add_products_f32(int rows, bool both, int64_t k, const float *a,
-                                                                   int64_t row, int64_t step, const float *b,
-                                                                   f32x sum[MR][2]) {
-  for (int64_t p = 0; p < k; p++, a += step, b += NR_F32) {
-    f32x left = *(const f32x *)b, right = *(const f32x *)(b + NR_F32 / 2);
+ * far apart, one of them 1. asks: the next rows, or steps, are asked for while these are multiplied; a processor's own
+ * prefetching does not follow so many short runs. */
+static inline __attribute__((always_inline)) void add_products_f32(int rows, bool both, bool asks, int64_t k,
+                                                                   const float *a, int64_t row, int64_t step,
+                                                                   const float *b, f32x sum[MR][2]) {
+  for (int64_t p = 0, end = k; p < k;) {
+    if (asks && row != 1) {
 #pragma GCC unroll 16
-    for (int i = 0; i < rows; i++) {
-      sum[i][0] += a[i * row] * left;
-      if (both) sum[i][1] += a[i * row] * right;
+      for (int i = 0; i < rows; i++) __builtin_prefetch(a + (rows + i) * row);
+      end = least(k, p + LINE_F32);
+    }
+    for (; p < end; p++, a += step, b += NR_F32) {
+      if (asks && row == 1) __builtin_prefetch(a + STEPS_AHEAD * step + rows - 1);
+      f32x left = *(const f32x *)b, right = *(const f32x *)(b + NR_F32 / 2);
+#pragma GCC unroll 16
+      for (int i = 0; i < rows; i++) {
+        sum[i][0] += a[i * row] * left;
+        if (both) sum[i][1] += a[i * row] * right;
+      }
     }
   }
 }
 
 /* c[rows, NR] = beta * c + alpha * a @ b for a packed panel of b of depth k; without `both` the first half of the
  * columns. What c holds is asked for first: stores go to a cache in their order, and each would wait for its line. */
-static inline __attribute__((always_inline)) void rows_f32(int rows, bool both, int64_t k, float alpha, const float *a,
-                                                           int64_t row, int64_t step, const float *b, float beta,
-                                                           float *c, int64_t ldc) {
+static inline __attribute__((always_inline)) void rows_f32(int rows, bool both, bool asks, int64_t k, float alpha,
+                                                           const float *a, int64_t row, int64_t step, const float *b,
+                                                           float beta, float *c, int64_t ldc) {
   f32x sum[MR][2] = { 0 };
 #pragma GCC unroll 16
   for (int i = 0; i < rows; i++) {
     __builtin_prefetch(c + i * ldc);
     if (both) __builtin_prefetch(c + i * ldc + NR_F32 / 2);
   }
-  if (row == 1) add_products_f32(rows, both, k, a, 1, step, b, sum);
-  else add_products_f32(rows, both, k, a, row, 1, b, sum);
+  if (row == 1) add_products_f32(rows, both, asks, k, a, 1, step, b, sum);
+  else add_products_f32(rows, both, asks, k, a, row, 1, b, sum);
 #pragma GCC unroll 16
   for (int i = 0; i < rows; i++, c += ldc) {
     f32x *to = (f32x *)c, *next = (f32x *)(c + NR_F32 / 2);
@@ -366,17 +378,18 @@ static inline __attribute__((always_inline)) void rows_f32(int rows, bool both, 
 }
 
 /* The same for so many rows, each a function of its own for the sake of registers. */
-#define ROWS_F32(name, rows, both)                                                                                    \
+#define ROWS_F32(name, rows, both, asks)                                                                              \
   static __attribute__((noinline)) void name(int64_t k, float alpha, const float *a, int64_t row, int64_t step,        \
                                              const float *b, float beta, float *c, int64_t ldc) {                      \
-    rows_f32(rows, both, k, alpha, a, row, step, b, beta, c, ldc);                                                     \
+    rows_f32(rows, both, asks, k, alpha, a, row, step, b, beta, c, ldc);                                               \
   }
-ROWS_F32(kernel_f32, MR, true)
-ROWS_F32(some_rows_f32, SOME_ROWS, true)
-ROWS_F32(few_rows_f32, FEW_ROWS, true)
-ROWS_F32(half_kernel_f32, MR, false)
-ROWS_F32(half_of_some_rows_f32, SOME_ROWS, false)
-ROWS_F32(half_of_few_rows_f32, FEW_ROWS, false)
+ROWS_F32(kernel_f32, MR, true, false)
+ROWS_F32(first_kernel_f32, MR, true, true)
+ROWS_F32(some_rows_f32, SOME_ROWS, true, false)
+ROWS_F32(few_rows_f32, FEW_ROWS, true, false)
+ROWS_F32(half_kernel_f32, MR, false, false)
+ROWS_F32(half_of_some_rows_f32, SOME_ROWS, false, false)
+ROWS_F32(half_of_few_rows_f32, FEW_ROWS, false, false)
 #undef ROWS_F32
 
 typedef void rows_kernel(int64_t k, float alpha, const float *a, int64_t row, int64_t step, const float *b, float beta,
@@ -414,7 +427,7 @@ static void kernel(gb_lane lane, int64_t count, int64_t columns, int64_t k, doub
                    const void *a, const void *b, double beta, void *c, int64_t ldc) {
   if (lane == GB_LANE_F64) { kernel_f64(k, alpha, a, b, beta, c, ldc); return; }
   const bool half = columns < NR_F32;
-  rows_kernel *run = count == MR ? half ? half_kernel_f32 : kernel_f32
+  rows_kernel *run = count == MR ? half ? half_kernel_f32 : rows->asks ? first_kernel_f32 : kernel_f32
       : count == SOME_ROWS ? half ? half_of_some_rows_f32 : some_rows_f32
       : half ? half_of_few_rows_f32 : few_rows_f32;
   run(k, (float)alpha, a, rows->row, rows->step, b, (float)beta, c, ldc);
@@ -449,7 +462,7 @@ static void multiply_panels(gb_lane lane, int64_t m, int64_t n, int64_t k, doubl
   int nr = columns_of(lane);
   bool rounded = gb_is_16bit(dtype), in_place = a.step != MR;
   float edge[MR * NR_F32] __attribute__((aligned(64)));
-  for (int64_t j = 0; j < n; j += nr)
+  for (int64_t j = 0; j < n; j += nr, a.asks = false)
     for (int64_t i = 0; i < m; i += MR) {
       int64_t rows = least(MR, m - i), count = kernel_rows(lane, rows), back = in_place ? count - rows : 0;
       int64_t across = least(nr, n - j), wide = kernel_columns(lane, across);
@@ -594,10 +607,10 @@ void gb_block_product(gb_product_how how, gb_lane lane, int64_t m, int64_t n, in
       for (int64_t i = 0; i < m; i += GB_BLOCK_M) {
         int64_t down = least(GB_BLOCK_M, m - i);
         if (gb_work_products(down, across, depth)) return;
-        panel_rows panels = { line_at(&rows, i, p), rows.line_stride, rows.depth_stride };
+        panel_rows panels = { line_at(&rows, i, p), rows.line_stride, rows.depth_stride, true };
         if (!lies_well(lane, &rows, down)) {
           pack(lane, &rows, i, down, p, depth, MR, a_room, work);
-          panels = (panel_rows){ a_room, 1, MR };
+          panels = (panel_rows){ a_room, 1, MR, false };
         }
         multiply_panels(lane, down, across, depth, alpha, panels, b_panels, p == 0 ? beta : 1,
                         (char *)c + (size_t)(i * ldc + j) * gb_dtype_bytes(dtype), ldc, dtype);
