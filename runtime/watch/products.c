@@ -7,6 +7,7 @@
 
 #include "ops/conv.h"
 #include "ops/operands.h"
+#include "ops/rnn.h"
 
 static gb_operand operand_of(const gb_tensor *t) { return (gb_operand){ t->ndim, t->shape, t->stride }; }
 
@@ -194,6 +195,67 @@ static void of_attention_backward(const gb_op_call *call, gb_product_list *list)
 
 /* ====} */
 
+/* {==== recurrent layers ==== */
+
+/* One layer: in each step the product by which h enters the gates' sums, or in backward is taken back out of them.
+ * Sequences that end early count as whole ones. */
+static void add_cells(gb_product_list *list, const gb_tensor *y, const gb_tensor *weight, bool backward) {
+  int64_t sums = weight->shape[0], state = weight->shape[1];
+  check_matrix(weight, list);
+  add_plain(list, y->shape[0], y->shape[1], backward ? state : sums, backward ? sums : state);
+}
+
+static void of_recurrent(const gb_op_call *call, gb_product_list *list) {
+  const gb_in_recurrent *in = GB_IN(call, recurrent);
+  set_dtype(list, in->gates, in->weight);
+  add_cells(list, in->gates, in->weight, false);
+}
+
+static void of_recurrent_backward(const gb_op_call *call, gb_product_list *list) {
+  const gb_in_recurrent_backward *in = GB_IN(call, recurrent_backward);
+  set_dtype(list, in->y, in->weight);
+  add_cells(list, in->y, in->weight, true);
+}
+
+/* `layers` products of weights [rows, columns] with m inputs in each of `steps` calls: forward, for the gradients of the
+ * inputs, and for those of the weights, which are one product over all steps. */
+typedef enum rnn_pass { RNN_FORWARD, RNN_INPUTS, RNN_WEIGHTS } rnn_pass;
+static void add_weights(gb_product_list *list, rnn_pass pass, int64_t layers, int64_t steps, int64_t m, int64_t rows,
+                        int64_t columns) {
+  if (layers == 0) return;
+  if (pass == RNN_FORWARD) add_plain(list, layers * steps, m, rows, columns);
+  else if (pass == RNN_INPUTS) add_plain(list, layers * steps, m, columns, rows);
+  else add_plain(list, layers, rows, columns, m * steps);
+}
+
+/* All layers of a network. What layers have from below is one product over all steps. */
+static void add_rnn(gb_product_list *list, const gb_rnn *rnn, rnn_pass pass) {
+  int64_t directions = gb_rnn_directions(rnn), all = rnn->layers * directions;
+  int64_t sums = gb_rnn_gates(rnn->cell) * rnn->hidden, whole = rnn->time * rnn->batch;
+  add_weights(list, pass, directions, 1, whole, sums, rnn->input);
+  add_weights(list, pass, all - directions, 1, whole, sums, directions * rnn->state);
+  add_weights(list, pass, all, rnn->time, rnn->batch, sums, rnn->state);
+  if (rnn->state != rnn->hidden) add_weights(list, pass, all, rnn->time, rnn->batch, rnn->state, rnn->hidden);
+}
+
+static void of_rnn(const gb_op_call *call, gb_product_list *list) {
+  const gb_in_rnn *in = GB_IN(call, rnn);
+  const gb_rnn rnn = gb_rnn_of_forward(GB_ATTRS(call, rnn), in, GB_LIST(call, rnn, weights));
+  set_dtype(list, in->x, in->packed);
+  add_rnn(list, &rnn, RNN_FORWARD);
+}
+
+static void of_rnn_backward(const gb_op_call *call, gb_product_list *list) {
+  const gb_in_rnn_backward *in = GB_IN(call, rnn_backward);
+  const gb_attrs_rnn_backward *attrs = GB_ATTRS(call, rnn_backward);
+  const gb_rnn rnn = gb_rnn_of_backward(attrs, in);
+  set_dtype(list, in->x, in->packed);
+  add_rnn(list, &rnn, RNN_INPUTS);
+  if (attrs->weights.integer) add_rnn(list, &rnn, RNN_WEIGHTS);
+}
+
+/* ====} */
+
 void gb_products_of(const gb_op_call *call, gb_product_list *list) {
   switch (call->op) {
     case GB_OP_matmul: of_matmul(call, list); break;
@@ -206,6 +268,10 @@ void gb_products_of(const gb_op_call *call, gb_product_list *list) {
     case GB_OP_conv2d_backward_weight: of_conv_weight(call, list); break;
     case GB_OP_scaled_dot_product_attention: of_attention(call, list); break;
     case GB_OP_scaled_dot_product_attention_backward: of_attention_backward(call, list); break;
+    case GB_OP_recurrent: of_recurrent(call, list); break;
+    case GB_OP_recurrent_backward: of_recurrent_backward(call, list); break;
+    case GB_OP_rnn: of_rnn(call, list); break;
+    case GB_OP_rnn_backward: of_rnn_backward(call, list); break;
     default: break;
   }
 }

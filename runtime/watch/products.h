@@ -16,7 +16,7 @@ typedef struct gb_product_shape {
   struct { char name[12]; int64_t size; } checked[3];
 } gb_product_shape;
 
-enum { GB_PRODUCTS_MOST = 5 }; /* of one call: the gradient of attention */
+enum { GB_PRODUCTS_MOST = 8 }; /* of one call: the gradients of recurrent layers with projections */
 
 typedef struct gb_product_list {
   int count;                 /* 0: the op multiplies no matrices */

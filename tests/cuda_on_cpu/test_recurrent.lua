@@ -348,4 +348,25 @@ if by_library then
   end)
 end
 
+describe("the audit", function()
+  it("counts the products of recurrent layers", function()
+    local time, batch, input, size = 4, 8, 24, 16
+    for _, options in ipairs { {}, { num_layers = 3, proj_size = 8 }, { num_layers = 2, bidirectional = true } } do
+      local layers, ways = options.num_layers or 1, options.bidirectional and 2 or 1
+      local state, sums = options.proj_size or size, 4 * size
+      local weights = sums * input + (layers - 1) * sums * ways * state + layers * sums * state
+      if options.proj_size then weights = weights + layers * state * size end
+      local _, net = pair("LSTM", input, size, options)
+      local x = gb.randn({ time, batch, input }, { device = "cuda" }):requires_grad_()
+      local report = amp.audit(net, function(m)
+        amp.autocast("bfloat16", m, x):float():sum():backward()
+      end, { print = false })
+      -- forward, the gradients of what goes in, and of the weights; step by step the first h of projected layers, 0, has
+      -- none
+      local spared = not by_library and options.proj_size and 2 * batch * layers * sums * state or 0
+      expect(report.operations):to_be(3 * 2 * time * batch * ways * weights - spared)
+    end
+  end)
+end)
+
 gb.test.finish()

@@ -241,6 +241,20 @@ describe("Tensor Cores", function()
     expect(backward.phase):to_be("backward")
     expect(row_of(attention(12), "scaled_dot_product_attention").obstacle):to_be("head_dim 6")
   end)
+  it("of recurrent layers: every step's, and those of the weights over all steps", function()
+    local time, batch, input, size, layers = 5, 8, 16, 24, 2
+    for kind, gates in pairs { LSTM = 4, GRU = 3, RNN = 1 } do
+      local model = nn[kind](input, size, { num_layers = layers, bidirectional = true })
+      local x = gb.randn(time, batch, input):requires_grad_()
+      local report = amp.audit(model, function(m)
+        amp.autocast("bfloat16", m, x):float():sum():backward()
+      end, quiet)
+      local inputs, states = input + 2 * size, layers * size -- of both layers in one direction
+      -- forward, the gradient of what goes in, and that of the weights
+      expect(report.operations):to_be(3 * 2 * (2 * time * batch * gates * size * (inputs + states)))
+      expect(report.eligible):to_be(1)
+    end
+  end)
 end)
 
 describe("what is not finite", function()
