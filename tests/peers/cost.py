@@ -68,6 +68,31 @@ def columns(recipe):
     return found
 
 
+def operations(recipe):
+    """Billions of operations in the products and convolutions of a step, by the audit."""
+    data, plain = RECIPES[recipe]
+    return numbers([
+        os.environ.get("GIBBOUS", str(root / "build/gibbous")), "--threads", "1", "tests/peers/cost.lua",
+        f"recipes/{recipe}.lua", "9", "--count", "--data", os.path.join(os.environ["GIBBOUS_DATA"], data), "--device",
+        "cpu", "--precision", "32-true", "--out", "", *plain])["operations"]
+
+
+def rates():
+    """Billions of operations a second of one large product here, by dtype: what no step exceeds by products alone."""
+    script = """
+        local gb = require "gibbous"
+        for _, dtype in ipairs { "float32", "bfloat16" } do
+          local a, b, best = gb.randn(640, 1024):to(dtype), gb.randn(1024, 256):to(dtype), math.huge
+          for i = 1, 60 do
+            local began = os.clock()
+            a:matmul(b)
+            best = math.min(best, os.clock() - began)
+          end
+          print(("%s = %.2f"):format(dtype, 2 * 640 * 1024 * 256 / best / 1e9))
+        end"""
+    return numbers([os.environ.get("GIBBOUS", str(root / "build/gibbous")), "--threads", "1", "-e", script])
+
+
 def run(args):
     path = results / "cost.jsonl"
     for recipe in args.recipes:
@@ -75,7 +100,8 @@ def run(args):
         for _ in range(args.rounds):
             for name, once in runs.items():
                 rounds.setdefault(name, []).append(once(args.steps))
-        row = {"recipe": recipe, "processor": processor(), "rounds": args.rounds, "columns": {
+        row = {"recipe": recipe, "processor": processor(), "rounds": args.rounds, "operations": operations(recipe),
+               "rates": rates(), "columns": {
             name: {key: statistics.median(one[key] for one in found) for key in found[0]}
             for name, found in rounds.items()}}
         kept = [line for line in path.read_text().splitlines()
@@ -99,20 +125,28 @@ def table():
              "of a step (median of the rounds' medians), without dropout and augmentation. PyTorch's is the better of its",
              "two memory formats. Ratios: 32-true to PyTorch's float32, bf16-mixed to its bfloat16 autocast, and",
              "bf16-mixed to our 32-true. Saved: what lies saved for backward at most. Peak: of the whole process in",
-             "MB; PyTorch's has its libraries (some 740 MB) and the batches of its steps in it.", "",
-             "| recipe | 32-true | 16-mixed | bf16-mixed | PyTorch float32 | bfloat16 | 32-true ratio | bf16 ratio |"
-             " bf16 / 32 | saved MB, 32 | saved, bf16 | peak 32 | peak bf16 | peak PyTorch |",
-             "|---|" + "---|" * 13]
+             "MB; PyTorch's has its libraries (some 740 MB) and the batches of its steps in it. Products: the time that the",
+             "operations of a step's products and convolutions, as the audit counts them, would take at the rate of one",
+             "large product, over PyTorch's step: what no work beside them can go below. Convolutions of 3 x 3 may, by",
+             "Winograd's algorithm.", "",
+             "| recipe | 32-true | 16-mixed | bf16-mixed | PyTorch float32 | bfloat16 | 32-true ratio | products | bf16 ratio |"
+             " products | bf16 / 32 | saved MB, 32 | saved, bf16 | peak 32 | peak bf16 | peak PyTorch |",
+             "|---|" + "---|" * 15]
     for row in rows:
         c = row["columns"]
 
         def best(dtype):
             return min((c[name] for name in c if name.startswith(dtype)), key=lambda one: one["step"])
+
+        def alone(dtype):
+            return 1e3 * row["operations"] / row["rates"][dtype]
         full, short = best("float32"), best("bfloat16")
-        lines.append("| {} | {:.1f} | {:.1f} | {:.1f} | {:.1f} | {:.1f} | {:.2f} | {:.2f} | {:.2f} | {:.1f} | {:.2f} |"
+        lines.append("| {} | {:.1f} | {:.1f} | {:.1f} | {:.1f} | {:.1f} |"
+                     " {:.2f} | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {:.1f} | {:.2f} |"
                      " {:.0f} | {:.0f} | {:.0f} |".format(
                          row["recipe"], *(c[p]["step"] for p in OURS), full["step"], short["step"],
-                         c["32-true"]["step"] / full["step"], c["bf16-mixed"]["step"] / short["step"],
+                         c["32-true"]["step"] / full["step"], alone("float32") / full["step"],
+                         c["bf16-mixed"]["step"] / short["step"], alone("bfloat16") / short["step"],
                          c["bf16-mixed"]["step"] / c["32-true"]["step"], c["32-true"]["saved"],
                          c["bf16-mixed"]["saved"] / c["32-true"]["saved"], c["32-true"]["peak"],
                          c["bf16-mixed"]["peak"], full["peak"]))
