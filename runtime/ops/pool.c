@@ -15,6 +15,33 @@ static gb_tensor *shaped(gb_chain *chain, gb_tensor *x, int ndim, const int64_t 
   return GB_CHAIN(chain, reshape, .x = x, .shape = gb_attr_ints(ndim, shape));
 }
 
+static gb_tensor *turned(gb_chain *chain, gb_tensor *x) {
+  return GB_CHAIN(chain, permute, .x = x, .dims = gb_attr_ints(5, (int64_t[]){ 0, 2, 1, 3, 4 }));
+}
+
+/* Volumes [n, c, d, h, w] and whether their channels lie side by side: then the slices of a volume are images of c
+ * channels, else of c * d. Either way nothing is copied. */
+typedef struct volumes { int64_t n, c, d; bool by_slices; } volumes;
+static volumes volumes_of(const gb_tensor *x) {
+  return (volumes){ x->shape[0], x->shape[1], x->shape[2], x->stride[1] == 1 && x->shape[1] > 1 };
+}
+
+/* The images of x. */
+static gb_tensor *images_of_volumes(gb_chain *chain, gb_tensor *x) {
+  const volumes v = volumes_of(x);
+  const int64_t h = x->shape[3], w = x->shape[4];
+  if (!v.by_slices) return shaped(chain, x, 4, (int64_t[]){ v.n, v.c * v.d, h, w });
+  return shaped(chain, turned(chain, x), 4, (int64_t[]){ v.n * v.d, v.c, h, w });
+}
+
+/* What images of volumes were pooled to, as images [n, c, d, places]. */
+static gb_tensor *along_depth(gb_chain *chain, gb_tensor *y, volumes v) {
+  if (chain->status != GB_OK) return NULL;
+  const int64_t h = y->shape[2], w = y->shape[3];
+  if (v.by_slices) y = turned(chain, shaped(chain, y, 5, (int64_t[]){ v.n, v.d, v.c, h, w }));
+  return shaped(chain, y, 4, (int64_t[]){ v.n, v.c, v.d, h * w });
+}
+
 /* x [n, c, length] as images of one row, and back. */
 static gb_tensor *with_row(gb_chain *chain, gb_tensor *x) {
   return GB_CHAIN(chain, unsqueeze, .x = x, .dim = gb_attr_int(2));
@@ -78,19 +105,20 @@ static best largest(gb_chain *chain, gb_tensor *x, const max_windows *w, bool in
 static best largest_of_volumes(gb_chain *chain, gb_tensor *x, const max_windows *images, const max_windows *depth,
                                bool indices) {
   const int64_t *s = x->shape;
-  best flat = largest(chain, shaped(chain, x, 4, (int64_t[]){ s[0], s[1] * s[2], s[3], s[4] }), images, indices);
+  const volumes v = volumes_of(x);
+  best flat = largest(chain, images_of_volumes(chain, x), images, indices);
   if (chain->status != GB_OK) return flat;
   const int64_t h = flat.y->shape[2], w = flat.y->shape[3];
   max_windows along = *depth;
   if (along.size.given) along.size.ints[1] = h * w;
-  best deep = largest(chain, shaped(chain, flat.y, 4, (int64_t[]){ s[0], s[1], s[2], h * w }), &along, indices);
+  best deep = largest(chain, along_depth(chain, flat.y, v), &along, indices);
   if (chain->status != GB_OK) return deep;
   const int64_t d = deep.y->shape[2], shape[5] = { s[0], s[1], d, h, w };
   best made = { shaped(chain, deep.y, 5, shape), NULL };
   if (!indices) return made;
   gb_tensor *slice = GB_CHAIN(chain, floor_divide, .x = deep.indices,
                               .y = gb_chain_full(chain, GB_INT64, 0, NULL, gb_tensor_device(x), (double)(h * w)));
-  gb_tensor *from = shaped(chain, flat.indices, 3, (int64_t[]){ s[0], s[1], s[2] * h * w });
+  gb_tensor *from = shaped(chain, along_depth(chain, flat.indices, v), 3, (int64_t[]){ s[0], s[1], s[2] * h * w });
   gb_tensor *inside = GB_CHAIN(chain, gather, .x = from, .dim = gb_attr_int(2),
                                .index = shaped(chain, deep.indices, 3, (int64_t[]){ s[0], s[1], d * h * w }));
   gb_tensor *before = GB_CHAIN(chain, mul, .x = slice, .y = gb_chain_full(chain, GB_INT64, 0, NULL, gb_tensor_device(x),
@@ -216,13 +244,16 @@ gb_status gb_avg_pool3d_compose(gb_op_call *call) {
   one.given = a->divisor_override.given;
   gb_chain chain;
   gb_chain_begin(&chain, call->context);
-  gb_tensor *flat = shaped(&chain, gb_chain_widen(&chain, x), 4, (int64_t[]){ s[0], s[1] * s[2], s[3], s[4] });
-  gb_tensor *y = GB_CHAIN(&chain, avg_pool2d, .x = flat, .kernel_size = image_of(&a->kernel_size),
-                          .stride = image_of(&a->stride), .padding = image_of(&a->padding), .ceil_mode = a->ceil_mode,
+  gb_tensor *wide = gb_chain_widen(&chain, x);
+  if (chain.status != GB_OK) return gb_chain_end(&chain, NULL, &GB_OUT(call, avg_pool3d)->y);
+  const volumes v = volumes_of(wide);
+  gb_tensor *y = GB_CHAIN(&chain, avg_pool2d, .x = images_of_volumes(&chain, wide),
+                          .kernel_size = image_of(&a->kernel_size), .stride = image_of(&a->stride),
+                          .padding = image_of(&a->padding), .ceil_mode = a->ceil_mode,
                           .count_include_pad = a->count_include_pad, .divisor_override = one);
   if (chain.status != GB_OK) return gb_chain_end(&chain, NULL, &GB_OUT(call, avg_pool3d)->y);
   const int64_t h = y->shape[2], w = y->shape[3];
-  y = GB_CHAIN(&chain, avg_pool2d, .x = shaped(&chain, y, 4, (int64_t[]){ s[0], s[1], s[2], h * w }),
+  y = GB_CHAIN(&chain, avg_pool2d, .x = along_depth(&chain, y, v),
                .kernel_size = depth_of(&a->kernel_size, 1), .stride = depth_of(&a->stride, 1),
                .padding = depth_of(&a->padding, 0), .ceil_mode = a->ceil_mode,
                .count_include_pad = a->count_include_pad, .divisor_override = a->divisor_override);
@@ -246,10 +277,11 @@ gb_status gb_adaptive_avg_pool3d_compose(gb_op_call *call) {
   const int64_t *s = x->shape, d = size->ints[0], h = size->ints[1], w = size->ints[2];
   gb_chain chain;
   gb_chain_begin(&chain, call->context);
-  gb_tensor *flat = shaped(&chain, gb_chain_widen(&chain, x), 4, (int64_t[]){ s[0], s[1] * s[2], s[3], s[4] });
-  gb_tensor *y = GB_CHAIN(&chain, adaptive_avg_pool2d, .x = flat, .size = image_of(size));
-  y = shaped(&chain, y, 4, (int64_t[]){ s[0], s[1], s[2], h * w });
-  y = GB_CHAIN(&chain, adaptive_avg_pool2d, .x = y, .size = depth_of(size, h * w));
+  gb_tensor *wide = gb_chain_widen(&chain, x);
+  if (chain.status != GB_OK) return gb_chain_end(&chain, NULL, &GB_OUT(call, adaptive_avg_pool3d)->y);
+  gb_tensor *y = GB_CHAIN(&chain, adaptive_avg_pool2d, .x = images_of_volumes(&chain, wide), .size = image_of(size));
+  gb_tensor *columns = along_depth(&chain, y, volumes_of(wide));
+  y = GB_CHAIN(&chain, adaptive_avg_pool2d, .x = columns, .size = depth_of(size, h * w));
   y = shaped(&chain, y, 5, (int64_t[]){ s[0], s[1], d, h, w });
   return gb_chain_end(&chain, gb_chain_cast(&chain, y, (gb_dtype)x->dtype), &GB_OUT(call, adaptive_avg_pool3d)->y);
 }

@@ -96,4 +96,42 @@ describe("means", function()
   end)
 end)
 
+-- A convolution's result has its channels side by side: its slices are pooled as they lie.
+describe("volumes with channels last", function()
+  local function last(t) return t:permute({ 1, 3, 4, 5, 2 }):contiguous():permute({ 1, 5, 2, 3, 4 }) end
+  local poolings = {
+    max = function(x) return F.max_pool3d(x, { 3, 2, 2 }, { stride = { 2, 1, 2 }, padding = { 1, 0, 1 } }) end,
+    avg = function(x) return F.avg_pool3d(x, { 2, 3, 2 }, { padding = { 0, 1, 1 }, count_include_pad = false }) end,
+    sums = function(x) return F.avg_pool3d(x, 2, { divisor_override = 3 }) end,
+    adaptive_avg = function(x) return F.adaptive_avg_pool3d(x, { 3, 2, 4 }) end,
+    adaptive_max = function(x) return F.adaptive_max_pool3d(x, { 2, 3, 3 }) end,
+    lp = function(x) return F.lp_pool3d(x:abs() + 1, 3, 2) end,
+  }
+  for name, pool in pairs(poolings) do
+    it("give the bits of others: " .. name, function()
+      for _, dtype in ipairs { "float32", "float64", "bfloat16" } do
+        for _, shape in ipairs { { 2, 17, 5, 6, 7 }, { 1, 2, 4, 4, 4 }, { 3, 1, 6, 5, 4 } } do
+          local x = gb.randn(shape, { dtype = dtype })
+          local here, there = x:clone():requires_grad_(), last(x):requires_grad_()
+          local y, z = pool(here), pool(there)
+          expect(z:contiguous()):to_equal_bits(y:contiguous())
+          local grad = gb.randn(y.shape, { dtype = dtype })
+          y:backward(grad)
+          z:backward(last(grad))
+          expect(there.grad:contiguous()):to_equal_bits(here.grad:contiguous())
+        end
+      end
+    end)
+  end
+  it("have the same indices", function()
+    local x = gb.randint(0, 4, { 2, 5, 6, 6, 6 }):float() -- equal ones: the first counts
+    local _, here = F.max_pool3d(x, 2, { return_indices = true })
+    local _, there = F.max_pool3d(last(x), 2, { return_indices = true })
+    expect(there:contiguous()):to_equal_bits(here:contiguous())
+    _, here = F.adaptive_max_pool3d(x, { 4, 3, 2 }, { return_indices = true })
+    _, there = F.adaptive_max_pool3d(last(x), { 4, 3, 2 }, { return_indices = true })
+    expect(there:contiguous()):to_equal_bits(here:contiguous())
+  end)
+end)
+
 gb.test.finish()
