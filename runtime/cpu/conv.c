@@ -2,9 +2,9 @@
  *
  * Where the batch has few pixels in all, or the kernel one tap, columns of the whole batch are one product with the
  * weight, in the operands' own dtype. Kernels of 3 x 3, and some others, take fewer multiplications
- * (conv_winograd.h), but where the CPU has a unit for the operands. oneDNN (conv_onednn.h) takes slices of the
- * batch: float32, or bfloat16 where the CPU has a unit for it and nothing could be as small as what that takes for
- * zero (cpu/gemm_bf16.c says when); else 16-bit operands are widened slice by slice. Results are rounded once on the
+ * (conv_winograd.h), of few channels not where the CPU has a unit for the operands. oneDNN (conv_onednn.h) takes slices
+ * of the batch: float32, or bfloat16 where the CPU has a unit for it and nothing could be as small as what that takes
+ * for zero (cpu/gemm_bf16.c says when); else 16-bit operands are widened slice by slice. Results are rounded once on the
  * way out. The plain way is im2col and GEMM on tiles of output pixels: it serves float64, TF32 and whatever oneDNN
  * refuses. All cut their work by shape alone. A weight's gradient is a sum over slices of the batch, each kept apart
  * and added up in the order of the slices, so any number of threads gives the same bits. Operations: 2 * n * oh * ow
@@ -32,6 +32,7 @@ typedef struct conv {
   gb_conv_sizes s;
   const gb_tensor *x, *weight, *bias, *y;
   bool relu;
+  bool large;                      /* Winograd's tiles are the large ones */
   bool turned;                     /* the weight is used turned about, with its channels in and out exchanged */
   gb_lane lane;
   gb_dtype dtype;                  /* of lanes */
@@ -928,14 +929,25 @@ static gb_status backward_weight_slices(conv *v) {
 
 /* {==== Fewer multiplications ==== */
 
-/* Is the convolution, or a gradient, to go by conv_winograd.h? first: before anything else, which it is not where the
- * CPU has a unit for the operands, whose products are more but quicker. */
-static bool takes_winograd(const conv *v, gb_winograd_kind kind, bool first) {
-  const gb_in_conv2d *in = operands(v->call);
-  const gb_product_how how = { .unit = gb_cpu(v->call->context)->unit };
+/* The share of a direct sum's multiplications that is worth it: in float32, and beside the unit for bfloat16, which is
+ * twice as quick, and of how many channels then. */
+#define MOST_SHARE 0.72
+#define MOST_SHARE_OF_UNIT 0.31
+enum { LEAST_CHANNELS_OF_UNIT = 32 };
+
+/* Is the convolution, or a gradient, to go by conv_winograd.h? first: before anything else, which where the CPU has a
+ * unit for the operands, whose products are more but quicker, only large tiles do. */
+static bool takes_winograd(conv *v, gb_winograd_kind kind, bool first) {
+  const gb_dtype x = (gb_dtype)operands(v->call)->x->dtype, weight = (gb_dtype)operands(v->call)->weight->dtype;
+  const gb_unit unit = gb_cpu(v->call->context)->unit;
+  const bool taken = gb_unit_takes((gb_product_how){ .unit = unit }, x, weight);
   if (v->lane != GB_LANE_F32 || rounds_operands(v->call) || gb_cpu(v->call->context)->plain_convolution) return false;
-  if (first == gb_unit_takes(how, (gb_dtype)in->x->dtype, (gb_dtype)in->weight->dtype)) return false;
-  return gb_winograd_takes(&v->s, kind);
+  v->large = gb_is_16bit(x) && gb_is_16bit(weight) && (!taken || first);
+  if (taken && first)
+    return unit == GB_UNIT_DOTS && least(v->s.c, v->s.o) >= LEAST_CHANNELS_OF_UNIT &&
+        gb_winograd_takes(&v->s, kind, true, MOST_SHARE_OF_UNIT);
+  v->large = v->large && gb_winograd_takes(&v->s, kind, true, MOST_SHARE_OF_UNIT);
+  return first != taken && (v->large || gb_winograd_takes(&v->s, kind, false, MOST_SHARE));
 }
 
 /* Run it, forward or by the input. *done: false where a result is not finite, which a direct sum keeps apart from its
@@ -946,8 +958,8 @@ static gb_status run_winograd(conv *v, bool input, bool *done) {
   GB_TRY(gb_scratch_open_rooms(v->call, shared, 0, 0, &v->scratch));
   const float *krsc = (const float *)(void *)weight_in(v, v->scratch.shared + weight),
       *lanes = (const float *)(void *)bias_in(v, v->scratch.shared + bias);
-  gb_status status = input ? gb_winograd_input(v->call, &v->s, v->y, krsc, v->x, done)
-      : gb_winograd_forward(v->call, &v->s, v->x, krsc, lanes, v->relu, v->y, done);
+  gb_status status = input ? gb_winograd_input(v->call, &v->s, v->large, v->y, krsc, v->x, done)
+      : gb_winograd_forward(v->call, &v->s, v->large, v->x, krsc, lanes, v->relu, v->y, done);
   gb_scratch_close(v->call, &v->scratch);
   return status;
 }
@@ -958,7 +970,7 @@ static gb_status backward_weight_winograd(conv *v, bool *done) {
   gb_scratch_take(&shared, in_place ? 0 : v->weight->numel * 4);
   GB_TRY(gb_scratch_open_rooms(v->call, shared, 0, 0, &v->scratch));
   char *krsc = in_place ? gb_data(v->weight) : v->scratch.shared;
-  gb_status status = gb_winograd_weight(v->call, &v->s, v->x, v->y, (float *)(void *)krsc, done);
+  gb_status status = gb_winograd_weight(v->call, &v->s, v->large, v->x, v->y, (float *)(void *)krsc, done);
   if (!in_place && status == GB_OK) store(v->weight, 0, GB_LANE_F32, krsc, v->weight->numel);
   gb_scratch_close(v->call, &v->scratch);
   return status;

@@ -239,6 +239,25 @@ GB_ALWAYS_INLINE void gb_wide_store(gb_dtype dtype, void *row, int64_t i, gb_wid
     gb_vector_store((uint16_t *)row + i, dtype == GB_FLOAT16 ? gb_wide_narrow_f16(x) : gb_wide_narrow_bf16(x), stream);
 }
 
+/* Elements i .. i + GB_VECTOR - 1 of a row in one vector, in their natural order; a NaN as gb_round_up_bf16 has it. */
+GB_ALWAYS_INLINE gb_vector gb_vector_load(gb_dtype dtype, const void *row, int64_t i) {
+  gb_vector_half half;
+  gb_vector x;
+  if (dtype == GB_FLOAT16) return gb_widen_f16((const uint16_t *)row + i);
+  if (dtype == GB_FLOAT32) memcpy(&x, (const float *)row + i, sizeof x);
+  else {
+    memcpy(&half, (const uint16_t *)row + i, sizeof half);
+    x = (gb_vector)(__builtin_convertvector(half, gb_vector_bits) << 16);
+  }
+  return x;
+}
+GB_ALWAYS_INLINE void gb_vector_store_as(gb_dtype dtype, void *row, int64_t i, gb_vector x) {
+  if (dtype == GB_FLOAT16) { gb_narrow_f16((uint16_t *)row + i, (const float *)&x, GB_VECTOR); return; }
+  if (dtype == GB_FLOAT32) { memcpy((float *)row + i, &x, sizeof x); return; }
+  const gb_vector_half half = __builtin_convertvector(gb_round_up_bf16(x) >> 16, gb_vector_half);
+  memcpy((uint16_t *)row + i, &half, sizeof half);
+}
+
 /* The last n of a row, fewer than GB_WIDE, in their natural order, filled up. */
 static inline gb_wide gb_wide_load_last(gb_dtype dtype, const void *row, int64_t i, int64_t n, float fill) {
   float at[GB_WIDE];

@@ -1,6 +1,7 @@
 -- test_winograd.lua - conv2d by kernels of 3 x 3 and 1 x 3, and of 4 x 4 with a stride of 2, of enough channels, that
 -- the CPU computes with fewer multiplications, against float64, which it sums directly: odd maps, wide padding, rows
--- of many tiles, both layouts, every dtype, gradients; and what is not finite stays where a direct sum has it.
+-- of many tiles, both layouts, every dtype, gradients; and what is not finite stays where a direct sum has it. Operands
+-- of 16 bits go by tiles of 6 x 6 where maps fill enough of these, as they do in the last rows of the cases.
 
 local gb = require "gibbous"
 local F = gb.nn.functional
@@ -18,6 +19,9 @@ local cases = {
   { 3, 32, 25, 32, 48, { 4, 4 }, { stride = 2 } }, { 2, 48, 31, 24, 32, { 4, 4 }, { stride = 2, padding = 2 } },
   { 2, 32, 30, 31, 32, { 4, 4 }, { stride = 2, padding = 3 } },
   { 1, 16, 4, 400, 16, { 4, 4 }, { stride = 2, padding = 1 } },
+  { 5, 32, 16, 31, 48, { 3, 3 }, { padding = 1 } }, { 3, 48, 20, 24, 32, { 3, 3 }, { padding = 2 } },
+  { 2, 32, 32, 30, 48, { 3, 3 }, {} }, { 17, 64, 8, 8, 32, { 3, 3 }, { padding = 1 } },
+  { 1, 32, 7, 331, 32, { 3, 3 }, { padding = 1 } }, { 2, 32, 23, 20, 32, { 3, 3 }, { padding = { 3, 4 } } },
 }
 -- In units of the largest result: 2^-24 times some 10 for sums of 432 products and 4 transformations; a rounding of the
 -- result to 16 bits, and of dx and of dw. Another device may add up the 7,202 products of a tap one after the other.
@@ -56,38 +60,58 @@ describe("conv2d of small kernels", function()
     end)
   end
 
+  -- Sums stay float32: what 16-bit operands give is as near as their rounding would never show.
+  it("sums the weight's gradient of bfloat16 in float32", function()
+    gb.manual_seed(7)
+    local x, weight = gb.randn(6, 48, 20, 24):to("bfloat16"), gb.randn(32, 48, 3, 3):to("bfloat16"):float()
+    weight:requires_grad_()
+    local y = gb.amp.autocast("bf16-mixed", function() return F.conv2d(x, weight, nil, { padding = 1 }) end)
+    local up = gb.randn(y.shape):to("bfloat16")
+    local got = gb.grad(y, { weight }, { grad_outputs = up })[1]
+    expect(got.dtype):to_be("float32")
+    local exact = weight:detach():double():requires_grad_()
+    y = F.conv2d(x:double(), exact, nil, { padding = 1 })
+    local want = gb.grad(y, { exact }, { grad_outputs = up:double() })[1]
+    expect(far(got, want) <= 1e-5):to_be(true)
+  end)
+
   it("gives the same bits for any number of threads", function()
-    local x, weight = gb.randn(6, 32, 20, 18):requires_grad_(), gb.randn(48, 32, 3, 3):requires_grad_()
-    local threads, first = gb.get_num_threads(), nil
-    for _, count in ipairs { 1, 2, 3, 7 } do
-      gb.set_num_threads(count)
-      local y = F.conv2d(x, weight, nil, { padding = 1 })
-      local dx, dw = table.unpack(gb.grad(y:square():sum(), { x, weight }))
-      first = first or { y, dx, dw }
-      expect(y):to_equal_bits(first[1])
-      expect(dx):to_equal_bits(first[2])
-      expect(dw):to_equal_bits(first[3])
+    for _, dtype in ipairs { "float32", "bfloat16", "float16" } do
+      local x, weight = gb.randn(6, 32, 20, 24):to(dtype), gb.randn(48, 32, 3, 3):to(dtype)
+      x:requires_grad_()
+      weight:requires_grad_()
+      local threads, first = gb.get_num_threads(), nil
+      for _, count in ipairs { 1, 2, 3, 7 } do
+        gb.set_num_threads(count)
+        local y = F.conv2d(x, weight, nil, { padding = 1 })
+        local dx, dw = table.unpack(gb.grad(y:float():square():sum(), { x, weight }))
+        first = first or { y, dx, dw }
+        expect(y):to_equal_bits(first[1])
+        expect(dx):to_equal_bits(first[2])
+        expect(dw):to_equal_bits(first[3])
+      end
+      gb.set_num_threads(threads)
     end
-    gb.set_num_threads(threads)
   end)
 
   -- Sums and differences of a tile would carry an infinity to results whose windows do not hold it.
   it("keeps infinities and NaN where a direct sum has them", function()
-    for _, bad in ipairs { math.huge, -math.huge, 0 / 0 } do
-      local x, weight = gb.randn(2, 16, 16, 16), gb.rand(16, 16, 3, 3) + 0.5
-      x[{ 2, 3, 7, 8 }] = bad
-      x:requires_grad_()
-      weight:requires_grad_()
-      local y = F.conv2d(x, weight, nil, { padding = 1 })
-      expect(y:isfinite():logical_not():sum():item()):to_be(16 * 9)
-      expect(y[{ 2, {}, { 6, 8 }, { 7, 9 } }]:isfinite():any():item()):to_be(false)
-      local up = gb.ones(y.shape)
-      local dx, dw = table.unpack(gb.grad(y, { x, weight }, { grad_outputs = up, retain_graph = true }))
-      expect(dx:isfinite():all():item()):to_be(true)
-      expect(dw:isfinite():logical_not():sum():item()):to_be(16 * 9)
-      up[{ 1, 5, 3, 4 }] = bad
-      dx = gb.grad(y, { x }, { grad_outputs = up })[1]
-      expect(dx:isfinite():logical_not():sum():item()):to_be(16 * 9)
+    for _, dtype in ipairs { "float32", "bfloat16" } do
+      for _, bad in ipairs { math.huge, -math.huge, 0 / 0 } do
+        local x, weight = gb.randn(4, 32, 16, 16), gb.rand(32, 32, 3, 3) + 0.5
+        x[{ 2, 3, 7, 8 }] = bad
+        x, weight = x:to(dtype):requires_grad_(), weight:to(dtype):requires_grad_()
+        local y = F.conv2d(x, weight, nil, { padding = 1 })
+        expect(y:isfinite():logical_not():sum():item()):to_be(32 * 9)
+        expect(y[{ 2, {}, { 6, 8 }, { 7, 9 } }]:isfinite():any():item()):to_be(false)
+        local up = gb.ones(y.shape):to(dtype)
+        local dx, dw = table.unpack(gb.grad(y, { x, weight }, { grad_outputs = up, retain_graph = true }))
+        expect(dx:isfinite():all():item()):to_be(true)
+        expect(dw:isfinite():logical_not():sum():item()):to_be(32 * 9)
+        up[{ 1, 5, 3, 4 }] = bad
+        dx = gb.grad(y, { x }, { grad_outputs = up })[1]
+        expect(dx:isfinite():logical_not():sum():item()):to_be(32 * 9)
+      end
     end
   end)
 
@@ -113,6 +137,11 @@ describe("conv2d of small kernels", function()
     local x = gb.zeros(1, 16, 16, 16)
     x[{ 1, 1, 5, 5 }], x[{ 1, 1, 5, 7 }], x[{ 1, 1, 7, 5 }] = 3e38, -3e38, -3e38
     local y = F.conv2d(x, gb.full({ 16, 16, 3, 3 }, 0.25), nil, { padding = 1 })
+    expect(y:isfinite():all():item()):to_be(true)
+    local wide = gb.zeros(4, 32, 16, 16)
+    wide[{ 1, 1, {}, {} }] = 3e38
+    local weight = gb.full({ 32, 32, 3, 3 }, 0.1)
+    y = F.conv2d(wide:to("bfloat16"), weight:to("bfloat16"), nil, { padding = 1 })
     expect(y:isfinite():all():item()):to_be(true)
   end)
 end)
