@@ -5,7 +5,7 @@
  * differences of large numbers. batch_norm puts the rows of all images together for one channel, group_norm the rows of
  * one image for `per` channels. x is read twice for the statistics and once for the result; backward reads grad and x
  * twice. A residual is added and a ReLU taken as the result is made; backward takes the ReLU's gradient of a chunk as
- * it comes to it.
+ * it comes to it. Rows that lie end to end, channels last, are worked on in registers (cpu/channels.h).
  *
  * Where all tensors are contiguous, a plane is one channel of one image, side by side (cpu/planes.h). Then all planes
  * that share statistics, a unit, go through every step one after another: memory is read once where a unit stays in a
@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/numerics.h"
+#include "cpu/channels.h"
 #include "cpu/nontemporal.h"
 #include "cpu/planes.h"
 
@@ -29,6 +30,8 @@ static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 enum { MOST_BATCH_ROWS = 128 };
 /* Elements of a row below which several are taken as one. */
 enum { LONG_ROW = 512 };
+/* Elements of dense rows that sums in lanes run over, and lines of them at most; and those that are changed at once. */
+enum { BLOCK_ELEMENTS = 16384, BLOCK_LINES = 512, CHANGED_ELEMENTS = 4096 };
 /* Passes over them, towards a piece of work. */
 enum { BATCH_PASSES = 4 };
 
@@ -41,6 +44,7 @@ typedef struct batch {
   int64_t cells;
   int64_t batch, chunk, chunks;         /* rows read at once, rows of a chunk, chunks of an image */
   int64_t together;                     /* rows that arithmetic takes as one, of so many times the channels */
+  bool dense;                           /* rows of all tensors lie end to end, of one dtype; together they are a line */
   int64_t plane;                        /* elements of a plane, or 0: by rows */
   double eps;
   bool fixed;                           /* the statistics are not the batch's: backward, dx does not depend on x */
@@ -103,6 +107,22 @@ static gb_status open_batch(batch *b, gb_op_call *call, const gb_tensor *x, cons
   char **lanes[6] = { &b->offset, &b->scale, &b->weight, &b->bias, &b->plain, &b->along };
   for (int i = 0; i < 6; i++) *lanes[i] = base + at[i];
   return GB_OK;
+}
+
+/* Do these rows, if there are any, lie end to end as those of x do? */
+static bool lies_like_x(const batch *b, const gb_rows *t) {
+  return !t->data || (t->dtype == b->x.dtype && gb_rows_own(t, b->x.dtype, 0));
+}
+
+/* Take rows as dense, if they are and a line of them is not too long; called when all of them are known. */
+static void look_for_lines(batch *b) {
+  int64_t line = b->c;
+  while (line % GB_WIDE && line < LONG_ROW) line += b->c;
+  const bool alike = lies_like_x(b, &b->x) && lies_like_x(b, &b->other) && lies_like_x(b, &b->y) &&
+      lies_like_x(b, &b->relu.grad) && lies_like_x(b, &b->relu.more) && lies_like_x(b, &b->relu.rectified);
+  b->dense = alike && b->plane == 0 && b->lane == GB_LANE_F32 && line % GB_WIDE == 0 && line <= GB_SHORT_ROW &&
+      line <= b->together * b->c; /* lines are done whole, and rooms are for so many rows */
+  if (b->dense) b->together = line / b->c;
 }
 
 /* The rows of a chunk, and its image. */
@@ -248,9 +268,55 @@ static const char *rows_in_lanes(const batch *b, const gb_rows *rows, int64_t fi
   return own ? own : room;
 }
 
+/* Rows from `first` on of tensors that are dense. */
+static char *dense_rows(const batch *b, const gb_rows *rows, int64_t first) {
+  return rows->data ? rows->data + (size_t)(first * b->c) * rows->bytes : NULL;
+}
+
+/* What is known of an image's channels, as often as a line has them, in the order of its vectors. */
+static const float *sorted_channels(const batch *b, int64_t image, const char *channels, char *to) {
+  float *line = (float *)(void *)to;
+  repeat_channels(b, image, channels, to);
+  gb_wide_sort(b->x.dtype, line, b->together * b->c, false);
+  return line;
+}
+
+/* So many rows at once, whole lines, or what is left behind them; towards `elements`. */
+static int64_t rows_at_once(const batch *b, int64_t elements, int64_t left) {
+  const int64_t line = b->together * b->c, lines = least(most(elements / line, 1), BLOCK_LINES);
+  return left < b->together ? left : least(lines, left / b->together) * b->together;
+}
+
+/* Sums of lines to their places, and drained. */
+static void drain_lines(const batch *b, double *to, void *lanes) {
+  gb_wide_sort(b->x.dtype, lanes, b->together * b->c, true);
+  drain(b, to, lanes);
+}
+
+/* sum_rows of dense rows; offset: by channel. What is left behind whole lines goes row by row. */
+static void sum_dense(const batch *b, const batch_room *r, int64_t first, int64_t end, const char *offset, double *to) {
+  const float *line = offset ? sorted_channels(b, 0, offset, r->offset) : NULL;
+  for (int64_t n; first < end; first += n) {
+    n = rows_at_once(b, BLOCK_ELEMENTS, end - first);
+    if (gb_work(n * b->c)) return;
+    if (n >= b->together) {
+      const gb_lines lines = { n / b->together, b->together * b->c };
+      gb_sum_lines(b->x.dtype, dense_rows(b, &b->x, first), lines, line, (float *)(void *)r->sums[0]);
+      drain_lines(b, to, r->sums[0]);
+      continue;
+    }
+    gb_rows_load(&b->x, b->lane, first, n, r->x);
+    for (int64_t i = 0; i < n; i++) {
+      const char *x = r->x + i * b->c * b->bytes;
+      if (offset) add_squares(b->lane, r->sums[0], x, offset, b->c);
+      else gb_row_add(b->lane, r->sums[0], x, b->c, 1);
+    }
+    drain(b, to, r->sums[0]);
+  }
+}
+
 /* The sum by channel of rows first .. end - 1 of x, or of the squares of their distance from `offset`, into *to. */
 static void sum_rows(const batch *b, const batch_room *r, int64_t first, int64_t end, const char *offset, double *to) {
-  gb_clear_bytes(to, (size_t)b->c * sizeof *to);
   for (int64_t n; first < end; first += n) {
     n = least(b->batch, end - first);
     if (gb_work(BATCH_PASSES * n * b->c)) return;
@@ -270,11 +336,14 @@ static void moments_chunk(void *arg, int64_t chunk) {
   batch_room r = batch_room_of(b);
   part_of_rows rows = rows_of_chunk(b, chunk);
   double *mean = b->parts + chunk * 2 * b->c, *spread = mean + b->c;
-  sum_rows(b, &r, rows.first, rows.end, NULL, mean);
+  gb_clear_bytes(mean, (size_t)(2 * b->c) * sizeof *mean);
+  if (b->dense) sum_dense(b, &r, rows.first, rows.end, NULL, mean);
+  else sum_rows(b, &r, rows.first, rows.end, NULL, mean);
   for (int64_t i = 0; i < b->c && !gb_long_loop(i); i++) {
     mean[i] /= (double)(rows.end - rows.first);
     gb_row_put(b->lane, r.scale, i, mean[i]);
   }
+  if (b->dense) { sum_dense(b, &r, rows.first, rows.end, r.scale, spread); return; }
   repeat_channels(b, 0, r.scale, r.offset);
   sum_rows(b, &r, rows.first, rows.end, r.offset, spread);
 }
@@ -339,11 +408,27 @@ static void update_running(batch *b) {
   gb_running_here = outer;
 }
 
+/* apply_chunk of the whole lines of dense rows; *first: the row behind them. */
+static void apply_lines(const batch *b, const batch_room *r, part_of_rows rows, int64_t *first) {
+  const gb_line_change change = { sorted_channels(b, rows.image, b->offset, r->offset),
+                                  sorted_channels(b, rows.image, b->scale, r->scale),
+                                  sorted_channels(b, rows.image, b->bias, r->bias), (float)b->floor };
+  for (int64_t n; rows.end - *first >= b->together; *first += n) {
+    n = rows_at_once(b, CHANGED_ELEMENTS, rows.end - *first);
+    if (gb_work(n * b->c)) return;
+    gb_change_lines(b->x.dtype, dense_rows(b, &b->y, *first), dense_rows(b, &b->x, *first),
+                    b->adds ? dense_rows(b, &b->other, *first) : NULL,
+                    (gb_lines){ n / b->together, b->together * b->c }, change);
+  }
+}
+
 /* Of each row of a chunk: (x - mean) * (rstd * weight) + bias, and what comes behind. */
 static void apply_chunk(void *arg, int64_t chunk) {
   const batch *b = arg;
   batch_room r = batch_room_of(b);
   part_of_rows rows = rows_of_chunk(b, chunk);
+  if (b->dense) apply_lines(b, &r, rows, &rows.first);
+  if (rows.first == rows.end || gb_was_stopped(b->call)) return;
   repeat_channels(b, rows.image, b->offset, r.offset);
   repeat_channels(b, rows.image, b->scale, r.scale);
   repeat_channels(b, rows.image, b->bias, r.bias);
@@ -513,6 +598,7 @@ static void differentiate_units(const batch *b, int64_t chunk, void (*found)(con
 /* All rows by the statistics, which are found first unless they are fixed; then rstd is what it says. found, if any, is
  * told while it holds the variance. */
 static void normalise(batch *b, void (*found)(batch *b)) {
+  look_for_lines(b);
   if (b->plane > 0) run_units(b->call, b, normalise_chunk);
   else if (!b->fixed) {
     gb_parallel(b->call, b->images * b->chunks, moments_chunk, b);
@@ -564,14 +650,31 @@ static void mask_chunk(const batch *b, const batch_room *r, part_of_rows rows) {
   }
 }
 
+/* gradients_chunk of the whole lines of dense rows; *first: the row behind them. */
+static void gradients_of_lines(const batch *b, const batch_room *r, part_of_rows rows, double *part, int64_t *first) {
+  const float *offset = sorted_channels(b, rows.image, b->offset, r->offset);
+  for (int64_t n; rows.end - *first >= b->together; *first += n) {
+    n = rows_at_once(b, BLOCK_ELEMENTS, rows.end - *first);
+    if (gb_work(n * b->c)) return;
+    const gb_rows *grad = b->relu.on ? &b->relu.grad : &b->other;
+    const gb_line_gradient g = { dense_rows(b, grad, *first), dense_rows(b, &b->relu.more, *first),
+                                 dense_rows(b, &b->relu.rectified, *first), dense_rows(b, &b->other, *first) };
+    gb_sum_gradients(b->x.dtype, g, dense_rows(b, &b->x, *first), (gb_lines){ n / b->together, b->together * b->c },
+                     offset, (float *)(void *)r->sums[0], (float *)(void *)r->sums[1]);
+    for (int k = 0; k < 2; k++) drain_lines(b, part + k * b->c, r->sums[k]);
+  }
+}
+
 /* The sums of grad and of grad * (x - mean) of one chunk. */
 static void gradients_chunk(void *arg, int64_t chunk) {
   const batch *b = arg;
   batch_room r = batch_room_of(b);
   part_of_rows rows = rows_of_chunk(b, chunk);
   double *part = b->parts + chunk * 2 * b->c;
-  if (b->relu.on) mask_chunk(b, &r, rows);
   gb_clear_bytes(part, (size_t)(2 * b->c) * sizeof *part);
+  if (b->dense) gradients_of_lines(b, &r, rows, part, &rows.first);
+  if (rows.first == rows.end || gb_was_stopped(b->call)) return;
+  if (b->relu.on) mask_chunk(b, &r, rows);
   repeat_channels(b, rows.image, b->offset, r.offset);
   for (int64_t n, first = rows.first; first < rows.end; first += n) {
     n = least(b->batch, rows.end - first);
@@ -622,10 +725,31 @@ static void differentiate_channels(const batch *b, const batch_room *r, void *dx
   }
 }
 
+/* backward_rows_chunk of the whole lines of dense rows; *first: the row behind them. */
+static void differentiate_lines(const batch *b, const batch_room *r, part_of_rows rows, int64_t *first) {
+  float *outer = (float *)(void *)r->scale, *inner = (float *)(void *)r->weight;
+  repeat_channels(b, rows.image, b->scale, r->scale);
+  repeat_channels(b, rows.image, b->weight, r->weight);
+  for (int64_t i = 0; !b->grouped && i < b->together * b->c; i++) outer[i] *= inner[i], inner[i] = 1; /* one line */
+  gb_wide_sort(b->x.dtype, outer, b->together * b->c, false);
+  gb_wide_sort(b->x.dtype, inner, b->together * b->c, false);
+  const gb_line_slope slope = { outer, inner, sorted_channels(b, rows.image, b->plain, r->plain),
+                                sorted_channels(b, rows.image, b->offset, r->offset),
+                                sorted_channels(b, rows.image, b->along, r->along) };
+  for (int64_t n; rows.end - *first >= b->together; *first += n) {
+    n = rows_at_once(b, CHANGED_ELEMENTS, rows.end - *first);
+    if (gb_work(n * b->c)) return;
+    gb_differentiate_lines(b->x.dtype, dense_rows(b, &b->y, *first), dense_rows(b, &b->other, *first),
+                           dense_rows(b, &b->x, *first), (gb_lines){ n / b->together, b->together * b->c }, slope);
+  }
+}
+
 static void backward_rows_chunk(void *arg, int64_t chunk) {
   const batch *b = arg;
   batch_room r = batch_room_of(b);
   part_of_rows rows = rows_of_chunk(b, chunk);
+  if (b->dense && !b->fixed) differentiate_lines(b, &r, rows, &rows.first);
+  if (rows.first == rows.end || gb_was_stopped(b->call)) return;
   const char *from[] = { b->offset, b->scale, b->weight, b->plain, b->along };
   char *to[] = { r.offset, r.scale, r.weight, r.plain, r.along };
   for (int k = 0; k < 5; k++) repeat_channels(b, rows.image, from[k], to[k]);
@@ -688,6 +812,7 @@ static gb_status batch_norm_backward(gb_op_call *call) {
   set_parameter(&b, in->weight, 1, b.weight);
   set_lanes(&b, false);
   b.fixed = !GB_ATTRS(call, batch_norm_backward)->training.integer;
+  look_for_lines(&b);
   if (b.plane > 0) run_units(call, &b, batch_gradient_chunk);
   else {
     gb_parallel(call, b.chunks, gradients_chunk, &b);
@@ -781,6 +906,7 @@ static gb_status group_norm_backward(gb_op_call *call) {
   group_values(&b, in->rstd, b.rstd, false);
   set_parameter(&b, in->weight, 1, b.weight);
   set_lanes(&b, false);
+  look_for_lines(&b);
   if (b.plane > 0) run_units(call, &b, group_gradient_chunk);
   else {
     gb_parallel(call, b.images * b.chunks, gradients_chunk, &b);
