@@ -67,7 +67,7 @@ typedef struct pool_row { int64_t image, y; span reach; int64_t *work; } pool_ro
 typedef struct pool pool;
 /* Channels first .. first + n - 1 of row r at column x of the result. */
 typedef void (*pool_cell)(const pool *p, const pool_row *r, int64_t x, int64_t first, int64_t n);
-/* The first `whole` channels, a multiple of GB_WIDE, of all columns of row r. */
+/* The first `whole` channels, a multiple of GB_VECTOR, of all columns of row r. */
 typedef void (*pool_wide)(const pool *p, const pool_row *r, int64_t whole);
 
 /* How one kind of pooling is made. */
@@ -158,7 +158,7 @@ static gb_status run(gb_op_call *call, const pool_kind *kind, const gb_conv_size
                           sizes->dilation[i] };
   }
   if (to->numel == 0) return GB_OK;
-  if (kind->wide && is_wide(&p)) p.whole = p.shape[1] / GB_WIDE * GB_WIDE;
+  if (kind->wide && is_wide(&p)) p.whole = p.shape[1] / GB_VECTOR * GB_VECTOR;
   gb_block *block = gb_cpu_scratch(call, (size_t)p.shape[3] * sizeof(span));
   if (!block) return GB_EMEMORY;
   span *columns = (span *)(void *)gb_block_data(block);
@@ -313,6 +313,19 @@ GB_ALWAYS_INLINE void max_of_window(gb_dtype dtype, const pool *p, const char *f
   if (which) store_positions(dtype, which + i, at);
 }
 
+/* The same for channels i .. i + GB_VECTOR - 1, in their natural order. */
+GB_ALWAYS_INLINE void max_of_half_window(gb_dtype dtype, const pool *p, const char *from, int64_t i, uint32_t position,
+                                         int64_t height, int64_t width, char *to, uint8_t *which) {
+  const int64_t size = dtype == GB_FLOAT32 ? 4 : 2, down = p->from.stride[2] * size, right = p->from.stride[3] * size;
+  gb_vector best = gb_vector_load(dtype, from, i);
+  gb_vector_bits at = (gb_vector_bits){ 0 } + position;
+  for (int64_t y = 0; y < height; y++, from += down, position += (uint32_t)p->axis[1].kernel)
+    for (int64_t x = 0; x < width; x++)
+      keep_larger_vector(&best, &at, gb_vector_load(dtype, from + x * right, i), position + (uint32_t)x);
+  gb_vector_store_as(dtype, to, i, best);
+  if (which) narrow_to_bytes(which + i, at);
+}
+
 GB_ALWAYS_INLINE int max_row_of(gb_dtype dtype, const pool *p, const pool_row *r, int64_t whole) {
   span rows = r->reach;
   for (int64_t x = 0; x < p->shape[3]; x++) {
@@ -323,7 +336,9 @@ GB_ALWAYS_INLINE int max_row_of(gb_dtype dtype, const pool *p, const pool_row *r
     char *to = place(&p->to, r->image, 0, r->y, x);
     uint8_t *which = p->positions.data ? (uint8_t *)place(&p->positions, r->image, 0, r->y, x) : NULL;
     if (gb_long_work(p->call, r->work, height * width * whole)) return 0;
-    for (int64_t i = 0; i < whole; i += GB_WIDE) max_of_window(dtype, p, from, i, position, height, width, to, which);
+    int64_t i = 0;
+    for (; i + GB_WIDE <= whole; i += GB_WIDE) max_of_window(dtype, p, from, i, position, height, width, to, which);
+    if (i < whole) max_of_half_window(dtype, p, from, i, position, height, width, to, which);
   }
   return 0;
 }
@@ -428,7 +443,8 @@ GB_ALWAYS_INLINE int max_backward_row_of(gb_dtype dtype, const pool *p, const po
     const char *grad = grads + columns.first * right;
     const uint8_t *which = positions + columns.first * which_right;
     if (gb_long_work(p->call, r->work, (height * width + 1) * whole)) return 0;
-    for (int64_t i = 0; i < whole; i += GB_WIDE) {
+    int64_t i = 0;
+    for (; i + GB_WIDE <= whole; i += GB_WIDE) {
       gb_wide sums = { { 0 }, { 0 } };
       for (int64_t y = 0; y < height; y++)
         for (int64_t x = 0; x < width; x++) {
@@ -440,6 +456,16 @@ GB_ALWAYS_INLINE int max_backward_row_of(gb_dtype dtype, const pool *p, const po
         }
       gb_wide_store(dtype, to, i, sums, false);
     }
+    if (i == whole) continue;
+    gb_vector sums = { 0 };
+    for (int64_t y = 0; y < height; y++)
+      for (int64_t x = 0; x < width; x++) {
+        gb_vector g = gb_vector_load(dtype, grad + y * down + x * right, i);
+        gb_vector_bits w = widen_bytes(which + y * which_down + x * which_right + i);
+        uint32_t here = position - (uint32_t)y * less_down - (uint32_t)x * less_right;
+        sums += (gb_vector)((gb_vector_bits)g & (gb_vector_bits)(w == here));
+      }
+    gb_vector_store_as(dtype, to, i, sums);
   }
   return 0;
 }

@@ -28,8 +28,8 @@ local function all_of(pool, x, ups, grad_first)
   return y:detach(), dx:detach(), gb.grad(dx, up, { grad_outputs = ups[2] })
 end
 
--- A multiple of every vector, none of any, and vectors with some left over.
-local CHANNELS = { 64, 3, 45 }
+-- A multiple of every pair of vectors, none of any, and pairs with some left over, or a vector, or both.
+local CHANNELS = { 64, 3, 45, 16, 116 }
 local WINDOWS = {
   { 2, {} }, { 3, { stride = 2, padding = 1 } }, { { 3, 2 }, { stride = { 1, 3 } } }, { { 7, 9 }, {} },
     { 2, { stride = 3 } },
