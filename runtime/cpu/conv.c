@@ -1,14 +1,15 @@
 /* cpu/conv.c - 2-D convolution, its gradients by input and by weight, and the ways to compute each.
  *
  * Where the batch has few pixels in all, or the kernel one tap, columns of the whole batch are one product with the
- * weight, in the operands' own dtype. Kernels of 3 x 3, and some others, take fewer multiplications
- * (conv_winograd.h), of few channels not where the CPU has a unit for the operands. oneDNN (conv_onednn.h) takes slices
- * of the batch: float32, or bfloat16 where the CPU has a unit for it and nothing could be as small as what that takes
- * for zero (cpu/gemm_bf16.c says when); else 16-bit operands are widened slice by slice. Results are rounded once on the
- * way out. The plain way is im2col and GEMM on tiles of output pixels: it serves float64, TF32 and whatever oneDNN
- * refuses. All cut their work by shape alone. A weight's gradient is a sum over slices of the batch, each kept apart
- * and added up in the order of the slices, so any number of threads gives the same bits. Operations: 2 * n * oh * ow
- * * o * c / groups * kh * kw; plain im2col moves kh * kw / stride^2 times x. */
+ * weight, in the operands' own dtype; so is the gradient by an input of few channels, of which oneDNN would compute 16.
+ * Kernels of 3 x 3, and some others, take fewer multiplications (conv_winograd.h), of few channels not where the CPU
+ * has a unit for the operands. oneDNN (conv_onednn.h) takes slices of the batch: float32, or bfloat16 where the CPU has
+ * a unit for it and nothing could be as small as what that takes for zero (cpu/gemm_bf16.c says when); else 16-bit
+ * operands are widened slice by slice. Results are rounded once on the way out. The plain way is im2col and GEMM on
+ * tiles of output pixels: it serves float64, TF32 and whatever oneDNN refuses. All cut their work by shape alone. A
+ * weight's gradient is a sum over slices of the batch, each kept apart and added up in the order of the slices, so any
+ * number of threads gives the same bits. Operations: 2 * n * oh * ow * o * c / groups * kh * kw; plain im2col moves
+ * kh * kw / stride^2 times x. */
 #include <string.h>
 
 #include "cpu/conv_onednn.h"
@@ -86,10 +87,33 @@ static void set_up(conv *v, gb_op_call *call, const gb_tensor *x, const gb_tenso
 /* Is t an operand as it is wanted, with the channels last, so that it can be used where it is? */
 static bool is_ready(const conv *v, const gb_tensor *t) { return t->dtype == v->operand && gb_is_channels_last(t); }
 
+/* Are these channels side by side, one pixel after the other, though with others between pixels: a part of the channels
+ * of a tensor that has them last? */
+static bool is_channel_slice(const gb_tensor *t) {
+  const int64_t pixel = t->stride[3], row = t->shape[3] * pixel;
+  return t->stride[1] == 1 && pixel >= t->shape[1] && t->stride[2] == row && t->stride[0] == t->shape[2] * row;
+}
+
+/* `count` pixels of so many bytes each, `step` apart, one after the other. */
+static void copy_pixels(char *to, const char *from, int64_t count, int64_t bytes, int64_t step) {
+  typedef char block __attribute__((vector_size(32), aligned(1)));
+  enum { PIXELS = 1024 };
+  for (int64_t i = 0; i < count; i++, to += bytes, from += step) {
+    if (i % PIXELS == PIXELS - 1 && gb_work(PIXELS * bytes)) return;
+    if (bytes % 32) memcpy(to, from, (size_t)bytes);
+    else for (int64_t k = 0; k < bytes; k += 32) *(block *)(to + k) = *(const block *)(from + k);
+  }
+}
+
 /* Images first .. first + count - 1 of t, as an operand with the channels last: where they are, or copied into room. */
 static char *images_in(const conv *v, const gb_tensor *t, int64_t first, int64_t count, char *room) {
   char *from = gb_data(t) + first * t->stride[0] * (int64_t)gb_dtype_bytes((gb_dtype)t->dtype);
   if (is_ready(v, t)) return from;
+  if (t->dtype == v->operand && is_channel_slice(t)) {
+    const int64_t size = (int64_t)gb_dtype_bytes(v->operand);
+    copy_pixels(room, from, count * t->shape[2] * t->shape[3], t->shape[1] * size, t->stride[3] * size);
+    return room;
+  }
   const int64_t shape[4] = { count, t->shape[2], t->shape[3], t->shape[1] },
       strides[4] = { t->stride[0], t->stride[2], t->stride[3], t->stride[1] };
   int64_t packed[4];
@@ -191,10 +215,64 @@ static void im2col(const conv *v, int64_t n, int64_t g, int64_t first, int64_t r
     }
 }
 
+/* to += from, of few elements. */
+GB_ALWAYS_INLINE void add_short(float *to, const float *from, int64_t n) {
+  typedef float four __attribute__((vector_size(16), aligned(4)));
+  int64_t i = 0;
+  for (; i + 4 <= n; i += 4) *(four *)(to + i) += *(const four *)(from + i);
+  for (; i < n; i++) to[i] += from[i];
+}
+
+/* Does a row of taps take so few float32 that calls cost more than their sums? */
+enum { SHORT_RUN = 32 };
+static bool has_short_runs(const conv *v) {
+  return v->lane == GB_LANE_F32 && v->s.dilation[1] == 1 && v->s.kernel[1] * v->cg <= SHORT_RUN;
+}
+
+/* col2im of pixels first .. end - 1 of one row of y and row r of taps, each of which goes to `to`, a row of the image.
+ * Pixels whose taps overlap do not follow one another: an addition would wait for the store before it. */
+GB_ALWAYS_INLINE void add_short_runs(const conv *v, int64_t first, int64_t end, const float *columns, float *to,
+                                     int64_t run) {
+  const gb_conv_sizes *s = &v->s;
+  const int64_t kernel = s->kernel[1], stride = s->stride[1], turns = (kernel + stride - 1) / stride;
+  for (int64_t turn = 0; turn < turns; turn++)
+    for (int64_t i = first + turn; i < end; i += turns) {
+      const int64_t x = i * stride - s->padding[1];
+      const float *from = columns + (i - first) * v->depth;
+      if (x >= 0 && x + kernel <= s->in[1]) {
+        add_short(to + x * v->cg, from, run);
+        continue;
+      }
+      int64_t stop, begin = taps_inside(x, 1, s->in[1], kernel, &stop);
+      add_short(to + (x + begin) * v->cg, from + begin * v->cg, (stop - begin) * v->cg);
+    }
+}
+
+/* col2im where runs are short. */
+static void col2im_short(const conv *v, float *image, int64_t first, int64_t rows, const float *columns) {
+  const gb_conv_sizes *s = &v->s;
+  const int64_t width = s->out[1], run = s->kernel[1] * v->cg;
+  for (int64_t p = first, n; p < first + rows && !gb_work(width * v->depth); p += n, columns += n * v->depth) {
+    const int64_t column = p % width, top = p / width * s->stride[0] - s->padding[0];
+    n = least(width - column, first + rows - p);
+    for (int64_t r = 0; r < s->kernel[0]; r++) {
+      const int64_t y = top + r * s->dilation[0];
+      if (y < 0 || y >= s->in[0]) continue;
+      float *to = image + y * s->in[1] * v->cg;
+      if (run == 4) add_short_runs(v, column, column + n, columns + r * run, to, 4);
+      else add_short_runs(v, column, column + n, columns + r * run, to, run);
+    }
+  }
+}
+
 /* Add rows of columns to where im2col would have read them, in one group of one image [h][w][cg]. */
 static void col2im(const conv *v, char *image, int64_t first, int64_t rows, const char *columns) {
   const gb_conv_sizes *s = &v->s;
   int64_t step = v->cg * v->bytes;
+  if (has_short_runs(v)) {
+    col2im_short(v, (float *)(void *)image, first, rows, (const float *)(const void *)columns);
+    return;
+  }
   for (int64_t p = 0; p < rows && !gb_work(v->depth); p++)
     for (int64_t r = 0; r < s->kernel[0]; r++, columns += s->kernel[1] * step) {
       tap_row t = taps_at(s, first + p, r);
@@ -779,28 +857,43 @@ static bool rounds_operands(const gb_op_call *call) {
 /* Elements that one chunk looks at, and channels of either side from which on tiles are worth it. */
 enum { LOOK_ELEMENTS = 65536, LEAST_TILE_CHANNELS = 16 };
 
-typedef struct look_job { const uint16_t *data; int64_t numel; atomic_uint smallest; } look_job;
+/* Runs of elements, `step` from one to the next, the last of which `numel` may cut short; and how many of them a chunk
+ * takes. */
+typedef struct look_job {
+  const uint16_t *data;
+  int64_t numel, run, step, runs_of_chunk;
+  atomic_uint smallest;
+} look_job;
 
 /* The smallest magnitude but 0 of some elements, less 1, as bits. */
 static void look_chunk(void *arg, int64_t chunk) {
   look_job *job = arg;
-  const uint16_t *data = job->data + chunk * LOOK_ELEMENTS;
-  int64_t n = least(LOOK_ELEMENTS, job->numel - chunk * LOOK_ELEMENTS);
   uint16_t smallest = UINT16_MAX;
-  for (int64_t i = 0; i < n; i++) {
-    uint16_t magnitude = (uint16_t)((data[i] & 0x7fffu) - 1u);
-    smallest = magnitude < smallest ? magnitude : smallest;
+  const int64_t first = chunk * job->runs_of_chunk, runs = (job->numel + job->run - 1) / job->run;
+  for (int64_t i = first; i < least(first + job->runs_of_chunk, runs); i++) {
+    const uint16_t *data = job->data + i * job->step;
+    const int64_t n = least(job->run, job->numel - i * job->run);
+    for (int64_t k = 0; k < n; k++) {
+      uint16_t magnitude = (uint16_t)((data[k] & 0x7fffu) - 1u);
+      smallest = magnitude < smallest ? magnitude : smallest;
+    }
   }
   unsigned seen = atomic_load(&job->smallest);
   while (smallest < seen && !atomic_compare_exchange_weak(&job->smallest, &seen, smallest)) continue;
 }
 
-/* A power of 2 that no element of a bfloat16 tensor without holes but 0 is below, as its exponent; one far too low
- * where one is subnormal. */
+static bool is_without_holes(const gb_tensor *t) { return gb_is_channels_last(t) || gb_is_contiguous(t); }
+
+/* A power of 2 that no element of a bfloat16 tensor but 0 is below, as its exponent; one far too low where one is
+ * subnormal. The tensor has no holes, or is a slice of channels. */
 static int least_exponent(const gb_op_call *call, const gb_tensor *t) {
+  const bool whole = is_without_holes(t);
   look_job job = { .data = (const uint16_t *)(const void *)gb_data(t), .numel = t->numel };
+  job.run = whole ? LOOK_ELEMENTS : t->shape[1], job.step = whole ? LOOK_ELEMENTS : t->stride[3];
+  job.runs_of_chunk = most(1, LOOK_ELEMENTS / job.run);
+  const int64_t chunk = job.run * job.runs_of_chunk;
   atomic_init(&job.smallest, UINT16_MAX);
-  gb_parallel(call, (t->numel + LOOK_ELEMENTS - 1) / LOOK_ELEMENTS, look_chunk, &job);
+  gb_parallel(call, (t->numel + chunk - 1) / chunk, look_chunk, &job);
   unsigned smallest = atomic_load(&job.smallest);
   if (smallest == UINT16_MAX) return 0;
   int exponent = (int)((smallest + 1) >> 7);
@@ -813,7 +906,7 @@ static int least_exponent(const gb_op_call *call, const gb_tensor *t) {
 static bool takes_unit(const conv *v) {
   const gb_tensor *a = operands(v->call)->x, *b = operands(v->call)->weight;
   const gb_unit unit = gb_cpu(v->call->context)->unit;
-  bool dense = gb_is_channels_last(a) || gb_is_contiguous(a), other = gb_is_channels_last(b) || gb_is_contiguous(b);
+  bool dense = is_without_holes(a) || is_channel_slice(a), other = is_without_holes(b) || is_channel_slice(b);
   if (unit == GB_UNIT_NONE || a->dtype != GB_BFLOAT16 || b->dtype != GB_BFLOAT16 || !dense || !other) return false;
   if ((unit == GB_UNIT_TILES || v->s.groups > 1) && least(v->cg, v->og) < LEAST_TILE_CHANNELS) return false;
   return least_exponent(v->call, a) + least_exponent(v->call, b) - 14 >= -126;
@@ -1036,7 +1129,8 @@ static gb_status conv2d_backward_input(gb_op_call *call) {
   bool done = false;
   if (takes_winograd(&v, GB_WINOGRAD_INPUT, true)) GB_TRY(run_winograd(&v, true, &done));
   if (done) return GB_OK;
-  if (takes_product(&v, narrow ? FEW_ROWS_OF_SUMS : FEW_ROWS) || (narrow && takes_large_product(&v)))
+  if (takes_product(&v, narrow ? FEW_ROWS_OF_SUMS : FEW_ROWS) || (narrow && takes_large_product(&v)) ||
+      (narrow && has_short_runs(&v) && takes_product(&v, INT64_MAX)))
     return backward_input_product(&v);
   if (find_turned(&v, true)) return run_slices(&v, forward_slice);
   if (find_library(&v, GB_ONEDNN_BACKWARD_INPUT, MOST_SLICES, true)) return run_slices(&v, backward_input_slice);
@@ -1057,11 +1151,10 @@ static gb_status conv2d_backward_weight(gb_op_call *call) {
     gb_zero_bytes(call, gb_data(v.weight), (size_t)v.weight->numel * gb_dtype_bytes((gb_dtype)v.weight->dtype));
     return GB_OK;
   }
-  bool strides = v.s.stride[0] > 1 || v.s.stride[1] > 1; /* oneDNN (2.6) sums slowly over them */
   bool done = false;
   if (takes_winograd(&v, GB_WINOGRAD_WEIGHT, true)) GB_TRY(backward_weight_winograd(&v, &done));
   if (done) return GB_OK;
-  if (takes_product(&v, FEW_ROWS_OF_SUMS) || (strides && takes_large_product(&v))) return backward_weight_product(&v);
+  if (takes_product(&v, FEW_ROWS_OF_SUMS)) return backward_weight_product(&v);
   if (takes_depthwise(&v)) return backward_weight_depthwise(&v);
   if (find_library(&v, GB_ONEDNN_BACKWARD_WEIGHT, MOST_PARTIALS, true)) return backward_weight_slices(&v);
   if (takes_winograd(&v, GB_WINOGRAD_WEIGHT, false)) GB_TRY(backward_weight_winograd(&v, &done));
@@ -1070,6 +1163,7 @@ static gb_status conv2d_backward_weight(gb_op_call *call) {
   if (find_library(&v, GB_ONEDNN_BACKWARD_WEIGHT, MOST_PARTIALS, false)) return backward_weight_slices(&v);
   return backward_weight_plain(&v);
 }
+
 
 void GB_CPU_FILL(conv)(gb_backend *backend);
 void GB_CPU_FILL(pool2d)(gb_backend *backend); /* the rest of the family */

@@ -79,23 +79,31 @@ static void activate(gb_lane lane, void *v, int64_t n, gb_activation activation)
   else activate_f64(v, n, activation);
 }
 
-/* A block of sums whose first is `element` of the whole result, in column `column` of its matrix: + bias, keep,
- * activate, round. */
+/* n sums of one row of c, from its element on: + bias, keep, activate, round. */
+static void finish_row(const gemm_plan *plan, char *sums, const void *bias, int64_t element, int64_t n) {
+  const gb_product *p = plan->p;
+  const gb_epilogue *e = &p->epilogue;
+  if (e->bias) gb_row_add(plan->lane, sums, bias, n, 1);
+  if (p->add) gb_row_add(plan->lane, sums, at(p->c, p->dtype, element), n, 1);
+  if (e->pre) gb_lane_store(plan->lane, at(e->pre, p->dtype, element), p->dtype, 1, sums, n);
+  if (e->activation != GB_ACTIVATION_NONE) activate(plan->lane, sums, n, e->activation);
+  if (plan->staged) gb_lane_store(plan->lane, at(p->c, p->dtype, element), p->dtype, 1, sums, n);
+}
+
+/* A block of sums whose first is `element` of the whole result, in column `column` of its matrix. A single column that
+ * lies side by side goes as rows of its length. */
 static void finish(const gemm_plan *plan, char *sums, int64_t ld, int64_t column, int64_t element, int64_t m,
                    int64_t n) {
   const gb_product *p = plan->p;
   const gb_epilogue *e = &p->epilogue;
+  const bool upright = n == 1 && ld == 1 && p->ldc == 1;
   union { float f32[GB_BLOCK_N]; double f64[GB_BLOCK_N]; } bias;
   if (e->bias)
-    gb_lane_load(plan->lane, &bias, at(e->bias, e->bias_dtype, column * e->bias_stride), e->bias_dtype, e->bias_stride,
-                 n);
-  for (int64_t i = 0; i < m; i++, element += p->ldc, sums += (size_t)ld * gb_lane_bytes(plan->lane)) {
-    if (e->bias) gb_row_add(plan->lane, sums, &bias, n, 1);
-    if (p->add) gb_row_add(plan->lane, sums, at(p->c, p->dtype, element), n, 1);
-    if (e->pre) gb_lane_store(plan->lane, at(e->pre, p->dtype, element), p->dtype, 1, sums, n);
-    if (e->activation != GB_ACTIVATION_NONE) activate(plan->lane, sums, n, e->activation);
-    if (plan->staged) gb_lane_store(plan->lane, at(p->c, p->dtype, element), p->dtype, 1, sums, n);
-  }
+    gb_lane_load(plan->lane, &bias, at(e->bias, e->bias_dtype, column * e->bias_stride), e->bias_dtype,
+                 upright ? 0 : e->bias_stride, upright ? least(m, GB_BLOCK_N) : n);
+  const int64_t rows = upright ? GB_BLOCK_N : 1, size = (int64_t)gb_lane_bytes(plan->lane);
+  for (int64_t i = 0; i < m; i += rows)
+    finish_row(plan, sums + i * ld * size, &bias, element + i * p->ldc, upright ? least(GB_BLOCK_N, m - i) : n);
 }
 
 static bool has_epilogue(const gb_product *p) { return p->epilogue.bias || p->epilogue.pre ||

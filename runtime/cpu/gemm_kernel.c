@@ -11,7 +11,7 @@
 
 #include "base/float.h"
 #include "cpu/gemm.h"
-#include "cpu/narrow.h"
+#include "cpu/wide.h"
 
 /* Bytes of a vector register, and rows of c that the kernel holds with two registers to a row; and fewer, of which
  * there are kernels for the rows that are left. */
@@ -516,6 +516,24 @@ static bool add_16bit(float *restrict sums, const uint16_t *restrict from, gb_dt
   return true;
 }
 
+/* sums[i] += line i @ v where lines are so few vectors that a call for each would cost more. */
+enum { SHORT_LINE = 8 * GB_VECTOR };
+
+GB_ALWAYS_INLINE int add_short_lines_as(gb_dtype dtype, const char *from, int64_t apart, int64_t count, int64_t depth,
+                                        const float *v, float *sums) {
+  for (int64_t i = 0; i < count; i++, from += apart) {
+    gb_vector sum = { 0 };
+    for (int64_t p = 0; p < depth; p += GB_VECTOR)
+      sum += gb_vector_load(dtype, from, p) * gb_vector_load(GB_FLOAT32, v, p);
+    sums[i] += gb_vector_sum(sum);
+  }
+  return 0;
+}
+static void add_short_lines(const lines *l, const char *from, int64_t count, int64_t depth, const float *v,
+                            float *sums) {
+  (void)GB_WIDE_FOR(l->dtype, add_short_lines_as, from, l->line_stride * l->bytes, count, depth, v, sums);
+}
+
 /* sums[i] += line i @ v over k from .. from + depth - 1. Lines side by side are added up run by run, others are
  * dotted. */
 static void add_lines(gb_lane lane, const lines *l, int64_t first, int64_t count, int64_t from, int64_t depth,
@@ -530,6 +548,12 @@ static void add_lines(gb_lane lane, const lines *l, int64_t first, int64_t count
                     (float)scale)) continue;
       gb_row_add(lane, sums, run_of(lane, l, run, 1, count, work), count, scale);
     }
+    return;
+  }
+  const bool single = lane == GB_LANE_F32 && (gb_is_16bit(l->dtype) || (l->dtype == GB_FLOAT32 && !l->tf32));
+  if (single && l->depth_stride == 1 && depth % GB_VECTOR == 0 && depth <= SHORT_LINE) {
+    add_short_lines(l, line_at(l, first, from), count, depth, (const float *)(const void *)v,
+                    (float *)(void *)sums);
     return;
   }
   for (int64_t i = 0; i < count; i++) {
@@ -551,6 +575,10 @@ static void multiply_vector(gb_lane lane, const lines *l, int64_t count, const l
       int64_t depth = least(GB_BLOCK_K, k - p);
       if (gb_work(n * depth)) return;
       add_lines(lane, l, i, n, p, depth, run_of(lane, v, line_at(v, 0, p), v->depth_stride, depth, lanes), sums, run);
+    }
+    if (stride == 1 && beta == 0 && alpha == 1) {
+      memcpy(c + (size_t)i * size, sums, (size_t)n * size);
+      continue;
     }
     for (int64_t j = 0; j < n; j++) {
       double before = beta == 0 ? 0 : beta * gb_row_get(lane, c, (i + j) * stride);
