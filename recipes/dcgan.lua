@@ -29,8 +29,9 @@ gb.manual_seed(args.seed)
 local precision = amp.precision(args.precision)
 local width = args.width
 local generator = nn.Sequential(
-  nn.ConvTranspose2d(args.noise, 2 * width, 7, { bias = false }), nn.BatchNorm2d(2 * width), nn.ReLU(),
-  nn.ConvTranspose2d(2 * width, width, 4, { stride = 2, padding = 1, bias = false }), nn.BatchNorm2d(width), nn.ReLU(),
+  nn.ConvTranspose2d(args.noise, 2 * width, 7, { bias = false }), nn.BatchNorm2d(2 * width, { activation = "relu" }),
+  nn.ConvTranspose2d(2 * width, width, 4, { stride = 2, padding = 1, bias = false }),
+  nn.BatchNorm2d(width, { activation = "relu" }),
   nn.ConvTranspose2d(width, 1, 4, { stride = 2, padding = 1, bias = false }), nn.Tanh()
 )
 local discriminator = nn.Sequential(

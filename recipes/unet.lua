@@ -29,11 +29,11 @@ local args = gb.args {
 }
 gb.manual_seed(args.seed)
 
--- Two convolutions, each with a norm.
+-- Two convolutions, each with a norm and its ReLU.
 local function convs(inputs, outputs)
   return nn.Sequential(
-    nn.Conv2d(inputs, outputs, 3, { padding = 1, bias = false }), nn.BatchNorm2d(outputs), nn.ReLU(),
-    nn.Conv2d(outputs, outputs, 3, { padding = 1, bias = false }), nn.BatchNorm2d(outputs), nn.ReLU()
+    nn.Conv2d(inputs, outputs, 3, { padding = 1, bias = false }), nn.BatchNorm2d(outputs, { activation = "relu" }),
+    nn.Conv2d(outputs, outputs, 3, { padding = 1, bias = false }), nn.BatchNorm2d(outputs, { activation = "relu" })
   )
 end
 

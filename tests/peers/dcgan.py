@@ -17,8 +17,8 @@ import vision
 
 def generator(noise, width):
     return nn.Sequential(
-        nn.ConvTranspose2d(noise, 2 * width, 7, bias=False), nn.BatchNorm2d(2 * width), nn.ReLU(),
-        nn.ConvTranspose2d(2 * width, width, 4, 2, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
+        nn.ConvTranspose2d(noise, 2 * width, 7, bias=False), vision.NormRelu(2 * width),
+        nn.ConvTranspose2d(2 * width, width, 4, 2, 1, bias=False), vision.NormRelu(width),
         nn.ConvTranspose2d(width, 1, 4, 2, 1, bias=False), nn.Tanh())
 
 

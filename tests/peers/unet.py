@@ -11,7 +11,7 @@ import vision
 def convs(inputs, outputs):
     parts = []
     for channels in (inputs, outputs):
-        parts += [nn.Conv2d(channels, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
+        parts += [nn.Conv2d(channels, outputs, 3, padding=1, bias=False), vision.NormRelu(outputs)]
     return nn.Sequential(*parts)
 
 

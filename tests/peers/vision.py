@@ -136,6 +136,13 @@ class Pictures:
 
 # {==== training ====
 
+class NormRelu(torch.nn.BatchNorm2d):
+    """A norm and the ReLU behind it, which the recipes take as one module."""
+
+    def forward(self, x):
+        return torch.nn.functional.relu(super().forward(x))
+
+
 def load(model, weights):
     """Weights by the recipe's names, which are PyTorch's; all that the model has."""
     missing, extra = model.load_state_dict({name: t.clone() for name, t in weights.items()}, strict=False)
