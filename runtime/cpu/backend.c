@@ -27,7 +27,7 @@
   X(channel_norm, level) X(loss, level) X(matmul, level) X(conv, level) X(pool2d, level) X(attention, level) \
   X(recurrent, level) \
   X(index, level) X(cat, level) X(sort, level) X(view, level) X(optim, level) X(numerics, level) X(ctc, level) \
-  X(resample, level) X(taps, level) X(linalg, level) X(fft, level)
+  X(resample, level) X(resample_planes, level) X(taps, level) X(linalg, level) X(fft, level)
 #define DECLARE(family, level) void gb_cpu_fill_##family##_##level(gb_backend *backend);
 #define CALL(family, level) gb_cpu_fill_##family##_##level(backend);
 

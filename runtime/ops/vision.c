@@ -376,6 +376,74 @@ static gb_status resample_gradient(gb_grad_call *grad) {
   return status;
 }
 
+#define SAME_PLANES_ATTR(name)                                                                                        \
+  _Static_assert(GB_ATTR_AT(resample_planes_backward, name) == GB_ATTR_AT(resample_planes, name), \
+                 #name " as in resample_planes")
+SAME_PLANES_ATTR(size);
+SAME_PLANES_ATTR(dtype);
+
+/* A contiguous x -> the same with `size` elements along its last two dims. */
+static gb_status resample_planes_check(gb_op_call *call) {
+  const gb_tensor *x = GB_IN(call, resample_planes)->x;
+  const gb_attrs_resample_planes *attrs = GB_ATTRS(call, resample_planes);
+  const int64_t *size = attrs->size.ints;
+  int64_t shape[GB_MAX_NDIM];
+  GB_TRY(gb_require_float(call, GB_IN_AT(resample_planes, x)));
+  GB_TRY(gb_require_ndim(call, GB_IN_AT(resample_planes, x), 2, GB_MAX_NDIM));
+  if (!gb_is_contiguous(x)) return gb_call_fail(call, GB_EINVAL, "x is not contiguous; use contiguous()");
+  memcpy(shape, x->shape, sizeof shape);
+  for (int i = 0; i < 2; i++) {
+    const int d = x->ndim - 2 + i;
+    if (x->shape[d] < 1)
+      return gb_call_fail(call, GB_ESHAPE, "%" PRId64 " elements cannot become %" PRId64, x->shape[d], size[i]);
+    shape[d] = size[i];
+  }
+  return gb_call_output(call, GB_OUT_AT(resample_planes, y), x->ndim, shape,
+                        (gb_dtype)(attrs->dtype.given ? attrs->dtype.integer : x->dtype));
+}
+
+/* Either is the other's gradient. */
+static gb_status resample_planes_gradient(gb_grad_call *grad) {
+  const gb_attrs_resample_planes *attrs = GB_ATTRS(grad, resample_planes);
+  const gb_edge *edge = GB_EDGE(grad, resample_planes, x);
+  gb_attr size = gb_attr_ints(2, edge->shape + edge->ndim - 2);
+  gb_attr dtype = gb_attr_int(GB_WANTS(grad, resample_planes, x));
+  gb_tensor *g = NULL, **out = &GB_GRAD_IN(grad, resample_planes)->x;
+  GB_TRY(gb_op_contiguous(grad->context, GB_GRAD_OUT(grad, resample_planes)->y, &g));
+  gb_status status = grad->node->op == GB_OP_resample_planes
+      ? GB_RUN(grad->context, resample_planes_backward, out, .grad = g, .size = size, .mode = attrs->mode,
+               .align_corners = attrs->align_corners, .antialias = attrs->antialias, .scale = attrs->scale,
+               .dtype = dtype)
+      : GB_RUN(grad->context, resample_planes, out, .x = g, .size = size, .mode = attrs->mode,
+               .align_corners = attrs->align_corners, .antialias = attrs->antialias, .scale = attrs->scale,
+               .dtype = dtype);
+  gb_drop(&g);
+  return status;
+}
+
+/* Devices resample one dim after the other. */
+static bool is_elsewhere(const gb_op_call *call) { return call->device.type != GB_CPU; }
+
+static gb_status resample_planes_compose(gb_op_call *call) {
+  const gb_attrs_resample_planes *attrs = GB_ATTRS(call, resample_planes);
+  gb_tensor *y = GB_IN(call, resample_planes)->x;
+  const gb_dtype to = (gb_dtype)(attrs->dtype.given ? attrs->dtype.integer : y->dtype);
+  const gb_dtype between = gb_is_16bit((gb_dtype)y->dtype) ? GB_FLOAT32 : (gb_dtype)y->dtype;
+  gb_chain c;
+  gb_chain_begin(&c, call->context);
+  for (int i = 1; i >= 0; i--) {
+    gb_attr dim = gb_attr_int(i - 2), size = gb_attr_int(attrs->size.ints[i]), dtype = gb_attr_int(i ? between : to);
+    y = call->op == GB_OP_resample_planes
+        ? GB_CHAIN(&c, resample, .x = y, .dim = dim, .size = size, .mode = attrs->mode,
+                   .align_corners = attrs->align_corners, .antialias = attrs->antialias, .scale = attrs->scale,
+                   .dtype = dtype)
+        : GB_CHAIN(&c, resample_backward, .grad = y, .dim = dim, .size = size, .mode = attrs->mode,
+                   .align_corners = attrs->align_corners, .antialias = attrs->antialias, .scale = attrs->scale,
+                   .dtype = dtype);
+  }
+  return gb_chain_end(&c, y, &GB_OUT(call, resample_planes)->y);
+}
+
 /* How a mode resamples one dimension, and of how many it is. */
 static const struct { int64_t word; const char *each; int places; bool corners; } interpolations[] = {
   { GB_WORD_nearest, "nearest", 0, false }, { GB_WORD_nearest_exact, "nearest_exact", 0, false },
@@ -433,7 +501,13 @@ static void order_places(const gb_tensor *x, const int64_t *sizes, const int64_t
   }
 }
 
-/* One dim after the other, between which 16-bit x stays float32. x's order of dims in memory is kept. */
+/* Do the places lie as planes where they are resampled in one pass? */
+static bool are_planes(const gb_tensor *x, const int64_t *back) {
+  return x->storage->device.type == GB_CPU && x->ndim == 4 && back[2] == 2 && back[3] == 3;
+}
+
+/* Planes in one pass; else one dim after the other, between which 16-bit x stays float32. x's order of dims in memory
+ * is kept. */
 static gb_status interpolate_compose(gb_op_call *call) {
   gb_tensor *x = GB_IN(call, interpolate)->x;
   const gb_attrs_interpolate *attrs = GB_ATTRS(call, interpolate);
@@ -457,7 +531,11 @@ static gb_status interpolate_compose(gb_op_call *call) {
   gb_chain_begin(&c, call->context);
   gb_tensor *y = GB_CHAIN(&c, permute, .x = x, .dims = gb_attr_ints(x->ndim, order));
   y = GB_CHAIN(&c, contiguous, .x = y);
-  for (int i = 0; i < places; i++)
+  bool planes = are_planes(x, back);
+  if (planes)
+    y = GB_CHAIN(&c, resample_planes, .x = y, .size = gb_attr_ints(2, sizes + 2), .mode = mode,
+                 .align_corners = attrs->align_corners, .antialias = attrs->antialias, .scale = gb_attr_num(scale));
+  for (int i = 0; i < places && !planes; i++)
     y = GB_CHAIN(&c, resample, .x = y, .dim = gb_attr_int(back[dims[i]]), .size = gb_attr_int(sizes[dims[i]]),
                  .mode = mode, .align_corners = attrs->align_corners, .antialias = attrs->antialias,
                  .scale = gb_attr_num(scale),
@@ -1192,6 +1270,10 @@ const gb_op_impl gb_family_vision[] = {
   { .op = GB_OP_interpolate, .compose = interpolate_compose },
   { .op = GB_OP_resample, .check = resample_check, .gradient = resample_gradient },
   { .op = GB_OP_resample_backward, .check = resample_check, .gradient = resample_gradient },
+  { .op = GB_OP_resample_planes, .check = resample_planes_check, .gradient = resample_planes_gradient,
+    .composed = is_elsewhere, .compose = resample_planes_compose },
+  { .op = GB_OP_resample_planes_backward, .check = resample_planes_check, .gradient = resample_planes_gradient,
+    .composed = is_elsewhere, .compose = resample_planes_compose },
   { .op = GB_OP_grid_sample, .compose = grid_sample_compose },
   { .op = GB_OP_sum_taps, .check = sum_taps_check, .gradient = sum_taps_gradient,
     .save_in = GB_SAVE_IN(sum_taps, x) | GB_SAVE_IN(sum_taps, index) | GB_SAVE_IN(sum_taps, weight) },

@@ -120,6 +120,78 @@ describe("interpolate", function()
       end
     end
   end)
+  -- Planes go in one pass, by loops for a factor of 2 among others; channels last one dim after the other.
+  it("is the same in one pass and one dim after the other, with its gradient", function()
+    gb.manual_seed(11)
+    local sizes = { { 1, 1, 4, 5 }, { 3, 17, 6, 34 }, { 9, 18, 18, 36 }, { 7, 33, 14, 66 }, { 5, 56, 10, 112 },
+      { 2, 48, 3, 96 }, { 112, 30, 56, 15 }, { 40, 64, 20, 32 }, { 20, 21, 3, 2 }, { 1, 40, 900, 80 }, { 6, 1, 1, 700 },
+      { 5, 2100, 10, 4200 }, { 4, 5000, 2, 2500 }, { 300, 3, 2, 3 }, { 19, 23, 31, 50 }, { 30, 40, 0, 2 }, { 9, 20, 0, 3 } }
+    for _, mode in ipairs { "nearest", "nearest_exact", "area", "bilinear", "bicubic", "corners", "smooth" } do
+      for _, dtype in ipairs { "float64", "float32", "bfloat16", "float16" } do
+        for _, size in ipairs(sizes) do
+          local h, w, to_h, to_w = table.unpack(size)
+          local options = { mode = mode }
+          if mode == "corners" then options = { mode = "bilinear", align_corners = true } end
+          if mode == "smooth" then options = { mode = "bilinear", antialias = true } end
+          if to_h == 0 then options.scale_factor = to_w end
+          local planes = gb.randn(2, 3, h, w):to(dtype)
+          local last = planes:permute(1, 3, 4, 2):contiguous():permute(1, 4, 2, 3)
+          planes:requires_grad_()
+          last:requires_grad_()
+          local target = to_h > 0 and { to_h, to_w } or nil
+          local y, want = F.interpolate(planes, target, options), F.interpolate(last, target, options)
+          local up = gb.randn(y.shape):to(dtype)
+          y:backward(up)
+          want:backward(up)
+          local close = ({ float64 = 1e-12, float32 = 1e-5, bfloat16 = 2 ^ -7, float16 = 2 ^ -10 })[dtype]
+          expect((y - want):abs():max():item() <= close * (1 + want:abs():max():item())):to_be(true)
+          local most = last.grad:abs():max():item()
+          expect((planes.grad - last.grad):abs():max():item() <= close * (1 + most)):to_be(true)
+        end
+      end
+    end
+  end)
+  it("copies the nearest elements as they are", function()
+    local odd = gb.tensor { { { { -0.0, 0 / 0, math.huge, 1e-45 }, { 1, -math.huge, 3, 4 } } } }
+    for _, dtype in ipairs { "float32", "bfloat16", "float16" } do
+      for _, factor in ipairs { 2, 3 } do
+        local y = F.interpolate(odd:to(dtype), nil, { scale_factor = factor })
+        for k = 0, factor - 1 do
+          expect(1 / y[{ 1, 1, 1 + k, 1 + k }]:item()):to_be(-math.huge)
+          expect(y[{ 1, 1, factor + 1 + k, factor + 1 + k }]:item()):to_be(-math.huge)
+        end
+      end
+    end
+  end)
+  -- The weight of an element beyond an edge is 0, and 0 times infinity is NaN, as in PyTorch; elements further away
+  -- have no part in a result.
+  it("keeps infinities where they are", function()
+    local wide = gb.zeros(1, 1, 20, 40)
+    wide[{ 1, 1, 1, 3 }] = math.huge
+    local y = F.interpolate(wide, nil, { scale_factor = 2, mode = "bilinear" })
+    expect(y[{ 1, 1, 1, {} }]:isfinite():sum():item()):to_be(80 - 4)
+    expect(y:isfinite():sum():item()):to_be(80 * 40 - 12)
+  end)
+  it("has the same bits for any number of threads", function()
+    local maps, before = gb.randn(40, 9, 33, 48), gb.get_num_threads()
+    for _, mode in ipairs { "nearest", "bilinear", "bicubic" } do
+      for _, dtype in ipairs { "float32", "bfloat16" } do
+        for _, factor in ipairs { 2, 2.6, 0.5 } do
+          local made = {}
+          for i, threads in ipairs { 1, 3 } do
+            gb.set_num_threads(threads)
+            local leaf = maps:detach():clone():to(dtype):requires_grad_()
+            local y = F.interpolate(leaf, nil, { scale_factor = factor, mode = mode })
+            y:backward(y:detach())
+            made[i] = { y:detach(), leaf.grad }
+          end
+          gb.set_num_threads(before)
+          expect(made[1][1]):to_equal_bits(made[2][1])
+          expect(made[1][2]):to_equal_bits(made[2][2])
+        end
+      end
+    end
+  end)
   it("says what does not fit", function()
     expect(function() F.interpolate(x) end):to_fail("either size or scale_factor")
     expect(function() F.interpolate(x, 3, { scale_factor = 2 }) end):to_fail("either size or scale_factor")
