@@ -272,6 +272,8 @@ typedef struct row_lists {
   gb_runs runs;                       /* of the index, a tile at most each */
   int64_t grad_strides[GB_MAX_NDIM], index_strides[GB_MAX_NDIM];
   int64_t *first, *place, rows, count, rows_per_chunk;
+  const char *grad;
+  bool far;                           /* gradients are asked for before they are read */
 } row_lists;
 
 /* A run of the index: its values, in the tile or where they lie, and where in grad the first one's gradient begins. */
@@ -387,20 +389,80 @@ static void sum_row_tile(const row_lists *lists, int64_t row, int64_t column, in
   else gb_store_f32(to, (gb_dtype)out->dtype, out->stride[1], sum.f32, n);
 }
 
+/* So many pairs of vectors of a row from element k on: gradients i .. end - 1 of the lists, summed in order. */
+GB_ALWAYS_INLINE void add_vectors(gb_dtype dtype, const row_lists *lists, int64_t i, int64_t end, int64_t k,
+                                  const int pairs, char *to) {
+  const int64_t bytes = dtype == GB_FLOAT32 ? 4 : 2, *place = lists->place, last = lists->count - 1;
+  gb_wide sums[AT_ONCE] = { 0 };
+  for (; i < end; i++) {
+    const char *row = lists->grad + place[i] * bytes;
+    if (lists->far) {
+      const char *later = lists->grad + place[i + ROWS_AHEAD < last ? i + ROWS_AHEAD : last] * bytes;
+#pragma GCC unroll 4
+      for (int j = 0; j < pairs; j++) ask_ahead(dtype, later, k + j * GB_WIDE);
+    }
+#pragma GCC unroll 4
+    for (int j = 0; j < pairs; j++) {
+      gb_wide x = gb_wide_load(dtype, row, k + j * GB_WIDE);
+      sums[j] = (gb_wide){ sums[j].a + x.a, sums[j].b + x.b };
+    }
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < pairs; j++) gb_wide_store(dtype, to, k + j * GB_WIDE, sums[j], false);
+}
+
+/* A row of n elements in whole vectors, of a dtype on both sides: what sum_row_tile does for a short list, without
+ * leaving the registers. Rows of an embedding have a gradient or two each, so what is done for each row counts. */
+GB_ALWAYS_INLINE int add_row(gb_dtype dtype, const row_lists *lists, int64_t i, int64_t end, int64_t n, char *to) {
+  int64_t k = 0;
+  for (; k + AT_ONCE * GB_WIDE <= n; k += AT_ONCE * GB_WIDE) add_vectors(dtype, lists, i, end, k, AT_ONCE, to);
+  if (k + 2 * GB_WIDE <= n) add_vectors(dtype, lists, i, end, k, 2, to), k += 2 * GB_WIDE;
+  if (k + GB_WIDE <= n) add_vectors(dtype, lists, i, end, k, 1, to);
+  return 0;
+}
+
+/* Do gradients lie further off than in a cache? A view may show the same ones many times. */
+static bool lie_far(const gb_tensor *grad) {
+  enum { CACHED = 2 << 20 };
+  int64_t bytes = (int64_t)bytes_of(grad);
+  for (int d = 0; d < grad->ndim; d++) bytes *= grad->stride[d] ? grad->shape[d] : 1;
+  return bytes > CACHED;
+}
+
+/* May rows go by add_row? */
+static bool are_whole(const row_lists *lists) {
+  const gb_tensor *grad = GB_IN(lists->call, embedding_backward)->grad;
+  const gb_tensor *out = GB_OUT(lists->call, embedding_backward)->dweight;
+  return grad->dtype != GB_FLOAT64 && grad->dtype == out->dtype && out->shape[1] % GB_WIDE == 0 &&
+         out->shape[1] <= GB_TILE && out->stride[1] == 1 && grad->stride[grad->ndim - 1] == 1 &&
+         !GB_ATTRS(lists->call, embedding_backward)->add.integer;
+}
+
 static void embedding_backward_chunk(void *arg, int64_t chunk) {
   const row_lists *lists = arg;
-  int64_t width = GB_OUT(lists->call, embedding_backward)->dweight->shape[1], end = (chunk + 1) * lists->rows_per_chunk;
+  const gb_tensor *out = GB_OUT(lists->call, embedding_backward)->dweight;
+  const gb_tensor *grad = GB_IN(lists->call, embedding_backward)->grad;
+  const gb_attr *padding = &GB_ATTRS(lists->call, embedding_backward)->padding_idx;
+  const gb_dtype dtype = (gb_dtype)grad->dtype;
+  const bool whole = are_whole(lists);
+  int64_t width = out->shape[1], end = (chunk + 1) * lists->rows_per_chunk, bytes = (int64_t)bytes_of(out);
   if (end > lists->rows) end = lists->rows;
-  for (int64_t row = chunk * lists->rows_per_chunk; row < end; row++)
+  for (int64_t row = chunk * lists->rows_per_chunk; row < end; row++) {
+    const int64_t i = lists->first[row], stop = lists->first[row + 1];
+    if (whole && stop - i <= ROW_BLOCK && !(padding->given && padding->integer == row)) {
+      GB_WIDE_FOR(dtype, add_row, lists, i, stop, width, gb_data(out) + row * out->stride[0] * bytes);
+      continue;
+    }
     for (int64_t column = 0; column < width; column += GB_TILE)
       sum_row_tile(lists, row, column, width - column < GB_TILE ? width - column : GB_TILE);
+  }
 }
 
 static gb_status embedding_backward(gb_op_call *call) {
   const gb_in_embedding_backward *in = GB_IN(call, embedding_backward);
   const gb_tensor *grad = in->grad, *index = in->index, *out = GB_OUT(call, embedding_backward)->dweight;
   row_lists lists = { .call = call, .runs = gb_runs_of(index->ndim, index->shape, GB_TILE), .rows = out->shape[0],
-                      .count = index->numel };
+                      .count = index->numel, .grad = gb_data(grad), .far = lie_far(grad) };
   GB_TRY(gb_check_index(call, index, lists.rows, "index"));
   if (out->numel == 0) return GB_OK;
   gb_block *scratch = gb_cpu_scratch(call, (size_t)(lists.rows + 1 + index->numel) * sizeof(int64_t));

@@ -296,4 +296,50 @@ describe("tensors without dimensions in a key", function()
   end)
 end)
 
+-- Short lists of gradients are summed in registers where rows are whole vectors; other widths, dtypes and long lists go
+-- by tiles.
+describe("gradients of embeddings", function()
+  local F = gb.nn.functional
+  it("are sums of float64, rounded", function()
+    gb.manual_seed(3)
+    for _, dtype in ipairs { "float64", "float32", "bfloat16", "float16" } do
+      for _, width in ipairs { 1, 8, 16, 32, 33, 64, 96, 128, 160, 224, 1024, 1056 } do
+        local index = gb.randint(0, 23, { 40, 3 })
+        index[{ { 1, 20 }, 1 }] = 5 -- more than a block of it
+        local weight, up = gb.randn(30, width):to(dtype), gb.randn(40, width):to(dtype)
+        local wide = weight:double()
+        weight:requires_grad_()
+        wide:requires_grad_()
+        F.embedding_bag(index, weight, nil, { mode = "sum" }):backward(up)
+        F.embedding_bag(index, wide, nil, { mode = "sum" }):backward(up:double())
+        local close = ({ float64 = 1e-14, float32 = 1e-6, bfloat16 = 2 ^ -8, float16 = 2 ^ -11 })[dtype]
+        local most = wide.grad:abs():max():item()
+        expect((weight.grad:double() - wide.grad):abs():max():item() <= close * most):to_be(true)
+        expect(weight.grad[{ { 24, 30 }, {} }]:abs():sum():item()):to_be(0.0)
+        weight.grad, wide.grad = nil, nil
+        local each = gb.randn(40, 3, width):to(dtype)
+        F.embedding(index, weight, { padding_idx = 5 }):backward(each)
+        F.embedding(index, wide, { padding_idx = 5 }):backward(each:double())
+        most = wide.grad:abs():max():item()
+        expect((weight.grad:double() - wide.grad):abs():max():item() <= close * most):to_be(true)
+        expect(weight.grad[6]:abs():sum():item()):to_be(0.0)
+      end
+    end
+  end)
+  it("have the same bits for any number of threads", function()
+    local before, index, up = gb.get_num_threads(), gb.randint(0, 5000, { 700, 9 }), gb.randn(700, 9, 96)
+    for _, dtype in ipairs { "float32", "bfloat16" } do
+      local made = {}
+      for i, threads in ipairs { 1, 3 } do
+        gb.set_num_threads(threads)
+        local weight = gb.zeros(5000, 96, { dtype = dtype }):requires_grad_()
+        F.embedding(index, weight):backward(up:to(dtype))
+        made[i] = weight.grad
+      end
+      gb.set_num_threads(before)
+      expect(made[1]):to_equal_bits(made[2])
+    end
+  end)
+end)
+
 gb.test.finish()
