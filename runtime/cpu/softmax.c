@@ -108,6 +108,164 @@ GB_ALWAYS_INLINE float largest_wide(gb_dtype dtype, const void *x, int64_t n) {
   return gb_vector_largest(gb_vector_max(most.a, most.b));
 }
 
+/* {---- four rows in registers ---- */
+
+/* Of 16 floats (v4): rows of two to four whole vectors, of 16-bit ones of whole pairs. What is found of a row stands in
+ * a lane of four: one tree for four rows costs half of four. */
+enum { FOUR = 4, MOST_VECTORS = 4 };
+
+#if defined(__AVX512BW__) && defined(__AVX512DQ__)
+static bool fits_registers(gb_dtype dtype, int64_t n) {
+  return n > GB_VECTOR && n <= MOST_VECTORS * GB_VECTOR && n % (dtype == GB_FLOAT32 ? GB_VECTOR : GB_WIDE) == 0;
+}
+
+/* Four rows to one vector by a tree: [a b c d] four times. most: the largest, else the sum. */
+GB_ALWAYS_INLINE gb_vector fold_pair(gb_vector x, gb_vector y, bool most) {
+  return most ? gb_vector_max(x, y) : x + y;
+}
+GB_ALWAYS_INLINE gb_vector fold_four(const gb_vector *x, bool most) {
+  __m512 a = (__m512)x[0], b = (__m512)x[1], c = (__m512)x[2], d = (__m512)x[3];
+  gb_vector ab = fold_pair((gb_vector)_mm512_unpacklo_ps(a, b), (gb_vector)_mm512_unpackhi_ps(a, b), most);
+  gb_vector cd = fold_pair((gb_vector)_mm512_unpacklo_ps(c, d), (gb_vector)_mm512_unpackhi_ps(c, d), most);
+  gb_vector all = fold_pair((gb_vector)_mm512_unpacklo_pd((__m512d)ab, (__m512d)cd),
+                            (gb_vector)_mm512_unpackhi_pd((__m512d)ab, (__m512d)cd), most);
+  all = fold_pair(all, (gb_vector)_mm512_shuffle_f32x4((__m512)all, (__m512)all, 0x4e), most);
+  return fold_pair(all, (gb_vector)_mm512_shuffle_f32x4((__m512)all, (__m512)all, 0xb1), most);
+}
+
+/* The four of [a b c d] as vectors of one. */
+GB_ALWAYS_INLINE void spread_four(gb_vector x, gb_vector *to) {
+  to[0] = (gb_vector)_mm512_permute_ps((__m512)x, 0x00), to[1] = (gb_vector)_mm512_permute_ps((__m512)x, 0x55);
+  to[2] = (gb_vector)_mm512_permute_ps((__m512)x, 0xaa), to[3] = (gb_vector)_mm512_permute_ps((__m512)x, 0xff);
+}
+
+/* `vectors` of a row. */
+GB_ALWAYS_INLINE void load_vectors(gb_dtype dtype, const char *x, int vectors, gb_vector *to) {
+  for (int k = 0; k < vectors; k += 2) gb_wide_ahead(dtype, x, k * GB_VECTOR);
+#pragma GCC unroll 4
+  for (int k = 0; k < vectors; k++)
+    if (dtype == GB_FLOAT32) memcpy(to + k, x + (size_t)k * sizeof *to, sizeof *to);
+    else if (k % 2 == 0) {
+      gb_wide v = gb_wide_load(dtype, x, k * GB_VECTOR);
+      to[k] = v.a, to[k + 1] = v.b;
+    }
+}
+
+/* At most four rows of `vectors` from x on; those that are missing are taken to be the first. */
+typedef struct four_rows { const char *row[FOUR]; } four_rows;
+
+GB_ALWAYS_INLINE four_rows rows_from(gb_dtype dtype, const char *x, int64_t count, int vectors) {
+  const int64_t bytes = vectors * GB_VECTOR * (dtype == GB_FLOAT32 ? 4 : 2);
+  four_rows r;
+  for (int i = 0; i < FOUR; i++) r.row[i] = i < count ? x + i * bytes : x;
+  return r;
+}
+
+/* Their largest elements. */
+GB_ALWAYS_INLINE gb_vector largest_of_four(gb_dtype dtype, const four_rows *r, int vectors) {
+  gb_vector x[MOST_VECTORS], of_row[FOUR];
+#pragma GCC unroll 4
+  for (int i = 0; i < FOUR; i++) {
+    load_vectors(dtype, r->row[i], vectors, x);
+    of_row[i] = x[0];
+#pragma GCC unroll 4
+    for (int k = 1; k < vectors; k++) of_row[i] = gb_vector_max(x[k], of_row[i]);
+  }
+  return fold_four(of_row, true);
+}
+
+/* Their exponentials, or NULL where these are not wanted, and the sums of them, not yet folded. */
+GB_ALWAYS_INLINE void exp_four(gb_dtype dtype, const four_rows *r, int vectors, gb_vector most,
+                               gb_vector (*to)[MOST_VECTORS], gb_vector *of_row) {
+  gb_vector x[MOST_VECTORS], shift[FOUR];
+  spread_four(most, shift);
+#pragma GCC unroll 4
+  for (int i = 0; i < FOUR; i++) {
+    load_vectors(dtype, r->row[i], vectors, x);
+    of_row[i] = gb_vector_of(0);
+#pragma GCC unroll 4
+    for (int k = 0; k < vectors; k++) {
+      if (!to) {
+        of_row[i] = gb_vector_lift_add(dtype, of_row[i], x[k] - shift[i]);
+        continue;
+      }
+      to[i][k] = gb_vector_lift_of(dtype, x[k] - shift[i]);
+      of_row[i] += to[i][k];
+    }
+  }
+}
+
+/* Rows by four. The largest elements of the next four are found before the sums of these are folded, as both are chains
+ * of operations that wait for each other. */
+GB_ALWAYS_INLINE void softmax_fours(gb_dtype dtype, char *out, const char *x, int64_t count, int vectors, bool stream) {
+  const int64_t bytes = vectors * GB_VECTOR * (dtype == GB_FLOAT32 ? 4 : 2);
+  four_rows r = rows_from(dtype, x, count, vectors);
+  gb_vector e[FOUR][MOST_VECTORS], of_row[FOUR], scale[FOUR], most = largest_of_four(dtype, &r, vectors);
+  for (int64_t i = 0; i < count; i += FOUR, out += FOUR * bytes) {
+    const int64_t here = count - i < FOUR ? count - i : FOUR, left = count - i - here;
+    exp_four(dtype, &r, vectors, most, e, of_row);
+    if (left > 0) {
+      r = rows_from(dtype, x + (i + FOUR) * bytes, left, vectors);
+      most = largest_of_four(dtype, &r, vectors);
+    }
+    spread_four(1 / fold_four(of_row, false), scale);
+#pragma GCC unroll 4
+    for (int row = 0; row < FOUR; row++) {
+      if (row >= here) return;
+#pragma GCC unroll 4
+      for (int k = 0; k < vectors; k++)
+        if (dtype == GB_FLOAT32)
+          gb_vector_store(out + row * bytes + k * (int64_t)sizeof **e, e[row][k] * scale[row], stream);
+        else if (k % 2 == 0)
+          gb_wide_store(dtype, out + row * bytes, k * GB_VECTOR,
+                        (gb_wide){ e[row][k] * scale[row], e[row][k + 1] * scale[row] }, stream);
+    }
+  }
+}
+
+/* Largest elements and sums of exponentials of `count` rows, at most SEVERAL. */
+GB_ALWAYS_INLINE void exp_sums_by_four(gb_dtype dtype, const char *x, int64_t count, int vectors, float *most,
+                                       float *sum) {
+  const int64_t bytes = vectors * GB_VECTOR * (dtype == GB_FLOAT32 ? 4 : 2);
+  gb_vector of_row[SEVERAL / FOUR][FOUR];
+  for (int64_t i = 0; i < count; i += FOUR) {
+    const four_rows r = rows_from(dtype, x + i * bytes, count - i, vectors);
+    const gb_vector largest = largest_of_four(dtype, &r, vectors);
+    memcpy(most + i, &largest, FOUR * sizeof *most);
+  }
+  for (int64_t i = 0; i < count; i += FOUR) {
+    const four_rows r = rows_from(dtype, x + i * bytes, count - i, vectors);
+    exp_four(dtype, &r, vectors, (gb_vector)_mm512_broadcast_f32x4(_mm_loadu_ps(most + i)), NULL, of_row[i / FOUR]);
+  }
+  for (int64_t i = 0; i < count; i += FOUR) {
+    const gb_vector folded = fold_four(of_row[i / FOUR], false);
+    memcpy(sum + i, &folded, FOUR * sizeof *sum);
+  }
+}
+#else
+/* Levels with fewer registers take row after row. */
+static bool fits_registers(gb_dtype dtype, int64_t n) {
+  (void)dtype, (void)n;
+  return false;
+}
+GB_ALWAYS_INLINE void softmax_fours(gb_dtype dtype, char *out, const char *x, int64_t count, int vectors, bool stream) {
+  (void)dtype, (void)out, (void)x, (void)count, (void)vectors, (void)stream;
+}
+GB_ALWAYS_INLINE void exp_sums_by_four(gb_dtype dtype, const char *x, int64_t count, int vectors, float *most,
+                                       float *sum) {
+  (void)dtype, (void)x, (void)count, (void)vectors, (void)most, (void)sum;
+}
+#endif
+
+GB_ALWAYS_INLINE int softmax_by_four(gb_dtype dtype, char *out, const char *x, int64_t count, int64_t n, bool stream) {
+  if (n == 4 * GB_VECTOR) softmax_fours(dtype, out, x, count, 4, stream);
+  else if (n == 2 * GB_VECTOR) softmax_fours(dtype, out, x, count, 2, stream);
+  else if (dtype == GB_FLOAT32) softmax_fours(dtype, out, x, count, 3, stream);
+  return 0;
+}
+
+/* ----} */
+
 /* At most SEVERAL rows; room takes their exponentials. */
 GB_ALWAYS_INLINE void softmax_several(gb_dtype dtype, char *out, const char *x, float *room, int64_t count, int64_t n,
                                       bool stream) {
@@ -124,6 +282,10 @@ GB_ALWAYS_INLINE void softmax_several(gb_dtype dtype, char *out, const char *x, 
 static void softmax_rows(gb_dtype dtype, void *out, const void *x, float *room, int64_t count, int64_t n,
                          bool stream) {
   const int64_t bytes = n * (int64_t)gb_dtype_bytes(dtype);
+  if (fits_registers(dtype, n)) {
+    GB_WIDE_FOR(dtype, softmax_by_four, out, x, count, n, stream);
+    return;
+  }
   for (int64_t i = 0; i < count; i += SEVERAL)
     GB_WIDE_FOR(dtype, softmax_several, (char *)out + i * bytes, (const char *)x + i * bytes, room + i * n,
                 count - i < SEVERAL ? count - i : SEVERAL, n, stream);
@@ -134,7 +296,11 @@ GB_ALWAYS_INLINE void log_softmax_several(gb_dtype dtype, char *out, const char 
                                           bool stream) {
   const int64_t bytes = n * (dtype == GB_FLOAT32 ? 4 : 2);
   float most[SEVERAL], log_sum[SEVERAL] = { 0 };
-  for (int64_t i = 0; i < count; i++) {
+  const bool by_four = fits_registers(dtype, n);
+  if (by_four && n == 4 * GB_VECTOR) exp_sums_by_four(dtype, x, count, 4, most, log_sum);
+  else if (by_four && n == 2 * GB_VECTOR) exp_sums_by_four(dtype, x, count, 2, most, log_sum);
+  else if (by_four && dtype == GB_FLOAT32) exp_sums_by_four(dtype, x, count, 3, most, log_sum);
+  for (int64_t i = 0; i < count && !by_four; i++) {
     most[i] = largest_wide(dtype, x + i * bytes, n);
     log_sum[i] = gb_wide_exp_sum_tile(dtype, NULL, x + i * bytes, n, gb_vector_of(most[i]));
   }

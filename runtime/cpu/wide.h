@@ -309,27 +309,24 @@ static inline void gb_wide_sort(gb_dtype dtype, float *x, int64_t n, bool back) 
 /* {---- exponentials ---- */
 
 #if defined(__AVX512BW__) && defined(__AVX512DQ__)
-/* 2^(32 + j/32) */
-static const float gb_roots_of_2[32] = {
-  0x1p+32f, 0x1.059b0ep+32f, 0x1.0b5586p+32f, 0x1.11301ep+32f, 0x1.172b84p+32f, 0x1.1d4874p+32f, 0x1.2387a6p+32f,
-      0x1.29e9ep+32f,
-  0x1.306fep+32f, 0x1.371a74p+32f, 0x1.3dea64p+32f, 0x1.44e086p+32f, 0x1.4bfdaep+32f, 0x1.5342b6p+32f, 0x1.5ab07ep+32f,
-      0x1.6247ecp+32f,
-  0x1.6a09e6p+32f, 0x1.71f75ep+32f, 0x1.7a1148p+32f, 0x1.82589ap+32f, 0x1.8ace54p+32f, 0x1.93737cp+32f, 0x1.9c4918p+32f,
-      0x1.a5503cp+32f,
-  0x1.ae89fap+32f, 0x1.b7f77p+32f, 0x1.c199bep+32f, 0x1.cb720ep+32f, 0x1.d5818ep+32f, 0x1.dfc974p+32f, 0x1.ea4afap+32f,
-      0x1.f50766p+32f,
+/* The bits of 2^(32 + j/32), less j << 18. */
+static const uint32_t gb_roots_of_2[32] = {
+  0x4f800000, 0x4f7ecd87, 0x4f7daac3, 0x4f7c980f, 0x4f7b95c2, 0x4f7aa43a, 0x4f79c3d3, 0x4f78f4f0,
+  0x4f7837f0, 0x4f778d3a, 0x4f76f532, 0x4f767043, 0x4f75fed7, 0x4f75a15b, 0x4f75583f, 0x4f7523f6,
+  0x4f7504f3, 0x4f74fbaf, 0x4f7508a4, 0x4f752c4d, 0x4f75672a, 0x4f75b9be, 0x4f76248c, 0x4f76a81e,
+  0x4f7744fd, 0x4f77fbb8, 0x4f78ccdf, 0x4f79b907, 0x4f7ac0c7, 0x4f7be4ba, 0x4f7d257d, 0x4f7e83b3,
 };
 
 /* Added to a float32 it leaves the 32nds in the lowest bits. */
 #define GB_IN_32NDS 0x1.8p+18f
 
-/* 2^(32 + n + j/32): the lowest bits of `index` hold j, and n is the largest whole number that is not above
- * `exponent`. */
-GB_ALWAYS_INLINE gb_vector gb_vector_power(__m512 index, __m512 exponent) {
-  __m512 root = _mm512_permutex2var_ps(_mm512_loadu_ps(gb_roots_of_2), _mm512_castps_si512(index),
-                                       _mm512_loadu_ps(gb_roots_of_2 + 16));
-  return (gb_vector)_mm512_scalef_ps(root, exponent);
+/* 2^(32 + n + j/32) where `index` is GB_IN_32NDS and n + j/32, which is -151 at least: shifted, its lowest bits are n
+ * in the place of an exponent, and j, which the table takes away again. scalef would take two cycles (Zen 4). */
+GB_ALWAYS_INLINE gb_vector gb_vector_power(__m512 index) {
+  __m512i bits = _mm512_castps_si512(index);
+  __m512i root = _mm512_permutex2var_epi32(_mm512_loadu_si512(gb_roots_of_2), bits,
+                                           _mm512_loadu_si512(gb_roots_of_2 + 16));
+  return (gb_vector)_mm512_add_epi32(root, _mm512_slli_epi32(bits, 18));
 }
 
 /* 2^32 * exp(x) = power * (1 + r * p) for x that is not above 0, by x / ln 2 rounded to 32nds. ln 2 as a float32 is off
@@ -339,7 +336,7 @@ GB_ALWAYS_INLINE gb_vector gb_vector_parts(gb_vector x, gb_vector *r, gb_vector 
   __m512 rounded = index - _mm512_set1_ps(GB_IN_32NDS);
   *r = (gb_vector)_mm512_fnmadd_ps(rounded, _mm512_set1_ps(0x1.62e43p-1f), (__m512)x);
   *p = *r * gb_vector_of(0x1.0001p-1f) + gb_vector_of(0x1.0000fcp+0f);
-  return gb_vector_power(index, rounded);
+  return gb_vector_power(index);
 }
 
 /* exp is 0 from here on down. */
@@ -352,32 +349,30 @@ GB_ALWAYS_INLINE gb_vector gb_vector_lift(gb_vector x) {
   return (gb_vector)_mm512_maskz_fmadd_ps(gb_vector_counts(x), (__m512)(power * r), (__m512)p, (__m512)power);
 }
 
-/* The same for an x that comes of 16-bit elements, as power * factor, in two operations less: x / ln 2 is rounded to a
- * float32 and cut off at its 32nds, half of one added before. That is off by |x| * 2^-23.7, which 16 bits do not show,
- * and in a sum small elements weigh little. 1 for x = 0; 0 for -infinity without being asked for. */
+/* The same for an x that comes of 16-bit elements, as power * factor: its distance from the 32nds is taken in the units
+ * of a logarithm to base 2, off by |x| * 2^-25 as 1 / ln 2 in float32 is. 16 bits do not show it, and in a sum small
+ * elements weigh little. 1 for x = 0. */
 GB_ALWAYS_INLINE gb_vector gb_vector_parts_of_16(gb_vector x, gb_vector *factor) {
-  enum { DOWN = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC };
-  __m512 t = _mm512_fmadd_ps((__m512)x, _mm512_set1_ps(0x1.715476p+0f), _mm512_set1_ps(0x1p-6f));
-  gb_vector r = (gb_vector)_mm512_reduce_ps(t, 5 << 4 | DOWN);
-  *factor = r * (r * gb_vector_of(0x1.ec1214p-3f) + gb_vector_of(0x1.5f0d66p-1f)) + gb_vector_of(0x1.fa7c1ap-1f);
-  return gb_vector_power(_mm512_add_round_ps(t, _mm512_set1_ps(GB_IN_32NDS), DOWN), t);
+  __m512 to_2 = _mm512_set1_ps(0x1.715476p+0f);
+  __m512 index = _mm512_fmadd_ps((__m512)x, to_2, _mm512_set1_ps(GB_IN_32NDS));
+  gb_vector r = (gb_vector)_mm512_fmsub_ps((__m512)x, to_2, index - _mm512_set1_ps(GB_IN_32NDS));
+  *factor = r * (r * gb_vector_of(0x1.ebfc02p-3f) + gb_vector_of(0x1.62e584p-1f)) + gb_vector_of(1.0f);
+  return gb_vector_power(index);
 }
 
 /* 2^32 * exp(x), x of a row of that dtype. */
 GB_ALWAYS_INLINE gb_vector gb_vector_lift_of(gb_dtype dtype, gb_vector x) {
-  gb_vector factor;
-  return dtype == GB_FLOAT32 ? gb_vector_lift(x) : gb_vector_parts_of_16(x, &factor) * factor;
+  gb_vector factor, power;
+  if (dtype == GB_FLOAT32) return gb_vector_lift(x);
+  power = gb_vector_parts_of_16(x, &factor);
+  return (gb_vector)_mm512_maskz_mul_ps(gb_vector_counts(x), (__m512)power, (__m512)factor);
 }
 
 /* sum + gb_vector_lift_of(dtype, x), an operation less. */
 GB_ALWAYS_INLINE gb_vector gb_vector_lift_add(gb_dtype dtype, gb_vector sum, gb_vector x) {
   gb_vector r, p, power;
-  if (dtype != GB_FLOAT32) {
-    power = gb_vector_parts_of_16(x, &p);
-    return power * p + sum;
-  }
-  power = gb_vector_parts(x, &r, &p);
-  p = r * p + gb_vector_of(1.0f);
+  if (dtype != GB_FLOAT32) power = gb_vector_parts_of_16(x, &p);
+  else power = gb_vector_parts(x, &r, &p), p = r * p + gb_vector_of(1.0f);
   return (gb_vector)_mm512_mask3_fmadd_ps((__m512)power, (__m512)p, (__m512)sum, gb_vector_counts(x));
 }
 #else
