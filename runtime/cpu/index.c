@@ -943,7 +943,13 @@ static void nonzero_chunk(void *arg, int64_t chunk) {
   int64_t *to = (int64_t *)gb_data(GB_OUT(job->call, nonzero)->y) + job->start[chunk] * ndim;
   uint8_t flags[GB_TILE];
   for (int64_t run = gb_chunk_runs(&job->runs, chunk, &end); run < end; run++) {
-    int64_t n = run_flags(job, run, at, flags);
+    int64_t n = run_flags(job, run, at, flags), place[GB_TILE], count = 0;
+    if (ndim == 1) { /* without a branch for each element */
+      for (int64_t i = 0; i < n; i++) place[count] = at[last] + i, count += flags[i];
+      memcpy(to, place, (size_t)count * sizeof *to);
+      to += count;
+      continue;
+    }
     for (int64_t i = 0; i < n; i++, at[last]++) {
       if (!flags[i]) continue;
       memcpy(to, at, (size_t)ndim * sizeof *to);

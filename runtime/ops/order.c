@@ -432,16 +432,12 @@ static void hand_out(gb_op_call *call, gb_chain *chain, int *output, gb_tensor *
   if (chain->status == GB_OK) gb_tensor_retain(call->out[(*output)++] = made);
 }
 
-/* How far each place that is marked lies before the next one, or before the end. */
-static gb_tensor *distances(gb_chain *chain, const gb_tensor *x, gb_tensor *marks, int64_t n) {
-  const int64_t one = n > 0;
-  gb_tensor *line = full(chain, x, GB_INT64, 1, &n, 0);
-  if (chain->status == GB_OK) chain->status = GB_RUN(chain->context, sequence, NULL, .x = line);
-  gb_tensor *places = GB_CHAIN(chain, masked_select, .x = line, .mask = marks);
-  if (chain->status != GB_OK || places->numel == 0) return places;
-  gb_tensor *parts[] = { part(chain, places, 0, 1, places->numel - 1),
-                         full(chain, x, GB_INT64, 1, &one, (double)n) };
-  return GB_CHAIN(chain, sub, .x = GB_CHAIN(chain, cat, .xs = parts, .count = 2, .dim = gb_attr_int(0)), .y = places);
+/* How far each place that is marked lies before the next one; the last place only ends the one before it. */
+static gb_tensor *distances(gb_chain *chain, gb_tensor *marks) {
+  gb_tensor *places = flat(chain, GB_CHAIN(chain, nonzero, .x = marks));
+  if (!places || places->numel == 0) return places;
+  const int64_t count = places->numel - 1;
+  return GB_CHAIN(chain, sub, .x = part(chain, places, 0, 1, count), .y = part(chain, places, 0, 0, count));
 }
 
 /* The parts of x along dim as rows, or all of it (dim not given) as a vector. */
@@ -512,21 +508,24 @@ static gb_status runs_of(gb_op_call *call, gb_chain *chain, gb_tensor *line, gb_
   gb_tensor *changes = n > 1 ? GB_CHAIN(chain, ne, .x = part(chain, line, 0, 1, n - 1),
                                         .y = part(chain, line, 0, 0, n - 1)) : NULL;
   if (changes && by_parts) changes = GB_CHAIN(chain, any, .x = changes, .dim = gb_attr_ints(1, &row));
-  gb_tensor *pieces[] = { full(chain, x, GB_BOOL, 1, &one, 1), changes };
-  gb_tensor *starts = n > 1 ? GB_CHAIN(chain, cat, .xs = pieces, .count = 2, .dim = gb_attr_int(0)) : pieces[0];
+  gb_tensor *mark = full(chain, x, GB_BOOL, 1, &one, 1), *pieces[] = { mark, mark, mark };
+  if (changes) pieces[1] = changes;
+  gb_tensor *marks = n > 1 || counted /* where the last run ends is a place too */
+      ? GB_CHAIN(chain, cat, .xs = pieces, .count = (n > 1) + 1 + counted, .dim = gb_attr_int(0)) : mark;
+  gb_tensor *starts = counted ? part(chain, marks, 0, 0, n) : marks;
   gb_tensor *values;
   if (by_parts) {
     values = GB_CHAIN(chain, index_select, .x = line, .dim = gb_attr_int(0),
                       .index = flat(chain, GB_CHAIN(chain, nonzero, .x = starts)));
     values = rows_to_parts(chain, values, x, at);
   } else values = GB_CHAIN(chain, masked_select, .x = line, .mask = starts);
-  gb_tensor *counts = counted ? distances(chain, x, starts, n) : NULL;
+  gb_tensor *counts = counted ? distances(chain, marks) : NULL;
   hand_out(call, chain, &output, by_parts ? GB_CHAIN(chain, contiguous, .x = values) : values);
   if (inverted) {
-    gb_tensor *numbers = whole(chain, GB_OP_sub, GB_CHAIN(chain, cumsum, .x = starts, .dim = gb_attr_int(0)), 1);
-    gb_tensor *inverse = numbers;
-    if (order) inverse = GB_CHAIN(chain, scatter_add, .x = full(chain, x, GB_INT64, 1, &n, 0), .dim = gb_attr_int(0),
-                                  .index = order, .source = numbers); /* each place is named once */
+    gb_tensor *inverse = GB_CHAIN(chain, cumsum, .x = starts, .dim = gb_attr_int(0)); /* from 1 on */
+    if (!order) inverse = whole(chain, GB_OP_sub, inverse, 1);
+    else inverse = GB_CHAIN(chain, scatter_add, .x = full(chain, x, GB_INT64, 1, &n, -1), .dim = gb_attr_int(0),
+                            .index = order, .source = inverse); /* each place is named once */
     if (!by_parts) inverse = shaped(chain, inverse, x->ndim, x->shape);
     hand_out(call, chain, &output, inverse);
   }

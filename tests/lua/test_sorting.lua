@@ -203,6 +203,25 @@ describe("unique of integers", function()
       check(gb.tensor({ 100, 100, least, 101 }, { dtype = dtype }))
     end)
   end
+  it("over several tiles, and of nothing", function()
+    for _, n in ipairs { 1023, 1024, 1025, 5000 } do
+      check(gb.randint(0, 1 << 12, { n }) * (1 << 30))
+      local x, places, want = gb.randint(0, 3, { n }), {}, 0
+      for i, v in ipairs(x:tolist()) do if v ~= 0 then places[#places + 1] = i - 1 end end
+      expect(table.concat(x:nonzero():reshape(-1):tolist(), " ")):to_be(table.concat(places, " "))
+      local runs, inverse, counts = x:unique_consecutive { return_inverse = true, return_counts = true }
+      for _, count in ipairs(counts:tolist()) do want = want + count end
+      expect(want):to_be(n)
+      expect(gb.equal(runs:take(inverse), x)):to_be(true)
+    end
+    for _, op in ipairs { "unique", "unique_consecutive" } do
+      local none = gb.zeros(0, { dtype = "int64" })
+      local values, inverse, counts = none[op](none, { return_inverse = true, return_counts = true })
+      expect(values:numel() + inverse:numel() + counts:numel()):to_be(0)
+      local one, _, single = gb.tensor { 7 }[op](gb.tensor { 7 }, { return_inverse = true, return_counts = true })
+      expect(one:item() + single:item()):to_be(8)
+    end
+  end)
   it("at both ends of int64", function()
     check(gb.tensor { math.mininteger, math.maxinteger, math.mininteger })
     check(gb.tensor { math.mininteger, math.mininteger + 2, math.mininteger })
