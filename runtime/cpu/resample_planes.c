@@ -172,6 +172,15 @@ static void resample_to(const job *j, char *y, char *x, char *room) {
   if (to != lane && !gb_was_stopped(j->call)) gb_lane_store(j->lane, y, to, 1, result, j->columns.m);
 }
 
+/* Ask for as much as rows first .. end - 1 of a plane have, so much further on: while a row is worked on in cache, a
+ * processor's own prefetching waits. */
+static void ask_ahead(const source *s, int64_t first, int64_t end) {
+  enum { AHEAD = 8192, LINE = 64, MOST = 4096 };
+  const int64_t bytes = (end - first) * s->bytes;
+  const uintptr_t from = (uintptr_t)s->data + (uintptr_t)(first * s->bytes) + AHEAD;
+  for (int64_t at = 0; at < bytes && bytes <= MOST; at += LINE) __builtin_prefetch((const void *)(from + (uintptr_t)at));
+}
+
 /* Where a plane shrinks: sums over windows of x, resampled; several rows at a time, since a load that overlaps two
  * stores just made waits until both are done. room: a row, and those rows. */
 static void sum_first(const job *j, stretch s) {
@@ -183,7 +192,10 @@ static void sum_first(const job *j, stretch s) {
   char *y = s.y, *sums = s.room + row;
   for (int64_t o = s.o, some; o < s.end; o += some) {
     some = s.end - o < j->at_once ? s.end - o : j->at_once;
-    for (int64_t i = 0; i < some; i++) sum_rows(j, sums + i * row, lane, lane_bytes, &plane, o + i, n);
+    for (int64_t i = 0; i < some; i++) {
+      if (o + i + 1 < s.end) ask_ahead(&plane, j->rows.first[o + i], j->rows.first[o + i + 1]);
+      sum_rows(j, sums + i * row, lane, lane_bytes, &plane, o + i, n);
+    }
     if (gb_was_stopped(j->call)) return;
     for (int64_t i = 0; i < some; i++, y += bytes) resample_to(j, y, sums + i * row, s.room);
   }

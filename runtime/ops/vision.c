@@ -529,13 +529,16 @@ static gb_status interpolate_compose(gb_op_call *call) {
   order_places(x, sizes, back, dims);
   gb_chain c;
   gb_chain_begin(&c, call->context);
+  if (are_planes(x, back)) { /* as they lie: a gradient that comes by way of views is copied to where it belongs */
+    gb_tensor *lying = gb_is_contiguous(x) ? x : GB_CHAIN(&c, contiguous, .x = x);
+    gb_tensor *y = GB_CHAIN(&c, resample_planes, .x = lying, .size = gb_attr_ints(2, sizes + 2), .mode = mode,
+                            .align_corners = attrs->align_corners, .antialias = attrs->antialias,
+                            .scale = gb_attr_num(scale));
+    return gb_chain_end(&c, y, &GB_OUT(call, interpolate)->y);
+  }
   gb_tensor *y = GB_CHAIN(&c, permute, .x = x, .dims = gb_attr_ints(x->ndim, order));
   y = GB_CHAIN(&c, contiguous, .x = y);
-  bool planes = are_planes(x, back);
-  if (planes)
-    y = GB_CHAIN(&c, resample_planes, .x = y, .size = gb_attr_ints(2, sizes + 2), .mode = mode,
-                 .align_corners = attrs->align_corners, .antialias = attrs->antialias, .scale = gb_attr_num(scale));
-  for (int i = 0; i < places && !planes; i++)
+  for (int i = 0; i < places; i++)
     y = GB_CHAIN(&c, resample, .x = y, .dim = gb_attr_int(back[dims[i]]), .size = gb_attr_int(sizes[dims[i]]),
                  .mode = mode, .align_corners = attrs->align_corners, .antialias = attrs->antialias,
                  .scale = gb_attr_num(scale),
