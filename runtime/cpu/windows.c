@@ -144,11 +144,13 @@ static void add_regular(gb_windows *t, piece p) {
 }
 
 /* Elements o .. end - 1 one by one, in pieces of a tile, with those before them if these are too. One between vectors
- * is a piece by itself. */
+ * is a piece by itself, as are the first of a row, whose windows often differ. */
+enum { MOST_FIRST = 4 };
 static void add_gathered(gb_windows *t, int64_t o, int64_t end) {
   piece *p = t->count > 0 ? t->pieces + t->count - 1 : NULL;
   const int64_t count = o < end ? t->begin[o + 1] - t->begin[o] : 0;
-  if (o + 1 == end && count <= MOST_PERMUTED && (!p || (p->kind != GATHERED && p->kind != SINGLE))) {
+  const bool alone = !p || (p->kind == SINGLE ? o < MOST_FIRST : p->kind != GATHERED);
+  if (o + 1 == end && count <= MOST_PERMUTED && alone) {
     t->pieces[t->count++] = (piece){ .kind = SINGLE, .o = o, .end = end, .from = t->first[o], .count = count,
                                      .w = t->weight32 + t->begin[o] };
     return;
@@ -198,7 +200,7 @@ gb_windows_room gb_windows_take(size_t *total, int64_t m, int64_t weights, bool 
   gb_windows_room r = { .first = gb_scratch_take(total, m * 8), .begin = gb_scratch_take(total, (m + 1) * 8),
                         .same = gb_scratch_take(total, m * 8), .weight = gb_scratch_take(total, weights * 8),
                         .weight32 = gb_scratch_take(total, weights * 4), .cut = cut };
-  const int64_t most = 6 * (m / GB_VECTOR) + 2 * (m / GB_TILE) + 2;
+  const int64_t most = 6 * (m / GB_VECTOR) + 2 * (m / GB_TILE) + 2 + MOST_FIRST;
   if (cut) r.pieces = gb_scratch_take(total, most * (int64_t)sizeof(piece));
   if (cut) r.pick = gb_scratch_take(total, 2 * m * 4), r.picked = gb_scratch_take(total, 2 * weights * 4);
   return r;
@@ -348,6 +350,21 @@ static const piece *run_alike(const piece *p, const piece *end, float *y, const 
   return permute_alike(p, end, y, x);
 }
 
+/* One element. Written out, since a compiler would make vectors of a loop that is rarely longer. */
+static inline float sum_single(const piece *p, const float *x) {
+  const float *w = p->w;
+  const int64_t count = p->count;
+  float sum = 0;
+  x += p->from;
+  if (count > 0) sum += x[0] * w[0];
+  if (count > 1) sum += x[1] * w[1];
+  if (count > 2) sum += x[2] * w[2];
+  if (count > 3) sum += x[3] * w[3];
+  if (count > 4) sum += x[4] * w[4];
+  for (int64_t k = 5; k < count; k++) sum += x[k] * w[k];
+  return sum;
+}
+
 void gb_windows_row_f32(const gb_windows *t, float *y, const float *x) {
   const piece *p = t->pieces, *end = p + t->count;
   while (p < end) {
@@ -358,9 +375,8 @@ void gb_windows_row_f32(const gb_windows *t, float *y, const float *x) {
         p = run_alike(p, next, y, x);
         continue;
       }
-      float sum = 0;
-      for (int64_t k = 0; k < p->count; k++) sum += x[p->from + k] * p->w[k];
-      y[p++->o] = sum;
+      y[p->o] = sum_single(p, x);
+      p++;
     }
     if (p < next) gb_windows_gather_f32(t, y, x, p->o, p->end, 1), p++;
     if (gb_work(t->begin[p[-1].end] - t->begin[first])) return;
