@@ -244,18 +244,19 @@ GB_ALWAYS_INLINE gb_vector lanes_after(gb_vector x, gb_vector y) {
 #endif
 }
 
-/* The first n of two vectors in y. */
+/* The first n of two vectors, fewer than there are, in y. */
 GB_ALWAYS_INLINE void store_some(gb_dtype to, char *y, gb_wide x, int64_t n) {
-  char at[sizeof x];
-  const int64_t bytes = n * (to == GB_FLOAT32 ? 4 : 2);
-  gb_wide_store(to, at, 0, x, false);
 #if defined(__AVX512BW__)
-  for (int64_t i = 0; i < bytes; i += 64) {
-    const __mmask32 mask = bytes - i < 64 ? (1u << (bytes - i) / 2) - 1 : UINT32_MAX;
-    _mm512_mask_storeu_epi16(y + i, mask, _mm512_loadu_si512(at + i));
-  }
+  const __mmask32 some = (1u << n) - 1;
+  if (to == GB_FLOAT32) {
+    _mm512_mask_storeu_ps(y, (__mmask16)some, (__m512)x.a);
+    if (n > GB_VECTOR) _mm512_mask_storeu_ps(y + sizeof x.a, (__mmask16)(some >> GB_VECTOR), (__m512)x.b);
+  } else
+    _mm512_mask_storeu_epi16(y, some, (__m512i)(to == GB_FLOAT16 ? gb_wide_narrow_f16(x) : gb_wide_narrow_bf16(x)));
 #else
-  memcpy(y, at, (size_t)bytes);
+  char at[sizeof x];
+  gb_wide_store(to, at, 0, x, false);
+  memcpy(y, at, (size_t)n * (to == GB_FLOAT32 ? 4 : 2));
 #endif
 }
 
@@ -332,10 +333,10 @@ static void double_rows(const job *j, stretch s) {
   const gb_windows *t = &j->rows;
   const doubling d = doubling_of(&j->columns);
   char *y = s.y;
-  for (int64_t o = s.o, next = 0, made; o < s.end; o += made, y += made * bytes) {
+  for (int64_t o = s.o, next = 0, work = 0, made; o < s.end; o += made, y += made * bytes) {
     const int64_t first = t->first[o], count = t->begin[o + 1] - t->begin[o];
     made = count == 2 && o + 1 < s.end && t->first[o + 1] == first && t->same[o] > o + 1 ? 2 : 1;
-    if (gb_work(made * count * n)) return;
+    if (gb_long_work(j->call, &work, made * count * n)) return;
     pair p = { .y = { y, y + bytes } };
     for (next = next > first ? next : first; next <= first + count && next < t->n; next++)
       if (from != GB_FLOAT32 || s.x + next * n * element > last)
@@ -411,9 +412,9 @@ static void copy_nearest(const job *j, stretch s) {
   const gb_windows *t = &j->columns;
   const int64_t element = (int64_t)gb_dtype_bytes((gb_dtype)j->y->dtype), bytes = t->m * element;
   char *y = s.y;
-  for (int64_t o = s.o; o < s.end && !gb_was_stopped(j->call); o++, y += bytes) {
+  for (int64_t o = s.o, work = 0; o < s.end && !gb_was_stopped(j->call); o++, y += bytes) {
     const void *x = s.x + j->rows.first[o] * t->n * element;
-    if (bytes <= GB_SHORT_ROW && gb_work(t->m)) return;
+    if (bytes <= GB_SHORT_ROW && gb_long_work(j->call, &work, t->m)) return;
     if (o > s.o && j->rows.first[o] == j->rows.first[o - 1]) copy_row(y, y - bytes, bytes);
     else if (j->doubled && element == 2) twice_16(y, x, t->n);
     else if (j->doubled && element == 4) twice_32(y, x, t->n);
