@@ -178,7 +178,8 @@ static void ask_ahead(const source *s, int64_t first, int64_t end) {
   enum { AHEAD = 8192, LINE = 64, MOST = 4096 };
   const int64_t bytes = (end - first) * s->bytes;
   const uintptr_t from = (uintptr_t)s->data + (uintptr_t)(first * s->bytes) + AHEAD;
-  for (int64_t at = 0; at < bytes && bytes <= MOST; at += LINE) __builtin_prefetch((const void *)(from + (uintptr_t)at));
+  if (bytes > MOST) return;
+  for (int64_t at = 0; at < bytes; at += LINE) __builtin_prefetch((const void *)(from + (uintptr_t)at));
 }
 
 /* Where a plane shrinks: sums over windows of x, resampled; several rows at a time, since a load that overlaps two

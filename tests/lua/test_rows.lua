@@ -307,7 +307,8 @@ describe("four rows in registers", function()
   it("keep what is special of a row to itself", function()
     for _, dtype in ipairs { "float32", "bfloat16" } do
       local x = gb.zeros(6, 64)
-      x[{ 2, 5 }], x[{ 3, 64 }], x[{ 4, {} }], x[{ 5, 1 }], x[{ 6, 33 }] = 0 / 0, math.huge, -math.huge, -1e4, -math.huge
+      x[{ 2, 5 }], x[{ 3, 64 }], x[{ 4, {} }] = 0 / 0, math.huge, -math.huge
+      x[{ 5, 1 }], x[{ 6, 33 }] = -1e4, -math.huge
       local low = x:to(dtype)
       local y, log = low:softmax(2):double(), low:log_softmax(2):double()
       for _, row in ipairs { 2, 3, 4 } do

@@ -125,7 +125,8 @@ describe("interpolate", function()
     gb.manual_seed(11)
     local sizes = { { 1, 1, 4, 5 }, { 3, 17, 6, 34 }, { 9, 18, 18, 36 }, { 7, 33, 14, 66 }, { 5, 56, 10, 112 },
       { 2, 48, 3, 96 }, { 112, 30, 56, 15 }, { 40, 64, 20, 32 }, { 20, 21, 3, 2 }, { 1, 40, 900, 80 }, { 6, 1, 1, 700 },
-      { 5, 2100, 10, 4200 }, { 4, 5000, 2, 2500 }, { 300, 3, 2, 3 }, { 19, 23, 31, 50 }, { 30, 40, 0, 2 }, { 9, 20, 0, 3 } }
+      { 5, 2100, 10, 4200 }, { 4, 5000, 2, 2500 }, { 300, 3, 2, 3 }, { 19, 23, 31, 50 }, { 30, 40, 0, 2 },
+      { 9, 20, 0, 3 } }
     for _, mode in ipairs { "nearest", "nearest_exact", "area", "bilinear", "bicubic", "corners", "smooth" } do
       for _, dtype in ipairs { "float64", "float32", "bfloat16", "float16" } do
         for _, size in ipairs(sizes) do
