@@ -382,22 +382,24 @@ static gb_status resample_gradient(gb_grad_call *grad) {
 SAME_PLANES_ATTR(size);
 SAME_PLANES_ATTR(dtype);
 
-/* A contiguous x -> the same with `size` elements along its last two dims. */
-static gb_status resample_planes_check(gb_op_call *call) {
+/* Planes of any size that are not empty, in a contiguous x. */
+static gb_status resample_planes_require(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, resample_planes)->x;
-  const gb_attrs_resample_planes *attrs = GB_ATTRS(call, resample_planes);
-  const int64_t *size = attrs->size.ints;
-  int64_t shape[GB_MAX_NDIM];
   GB_TRY(gb_require_float(call, GB_IN_AT(resample_planes, x)));
   GB_TRY(gb_require_ndim(call, GB_IN_AT(resample_planes, x), 2, GB_MAX_NDIM));
   if (!gb_is_contiguous(x)) return gb_call_fail(call, GB_EINVAL, "x is not contiguous; use contiguous()");
+  if (x->shape[x->ndim - 2] > 0 && x->shape[x->ndim - 1] > 0) return GB_OK;
+  return gb_call_fail(call, GB_ESHAPE, "planes without elements cannot become others");
+}
+
+/* -> the same with `size` elements along its last two dims. */
+static gb_status resample_planes_check(gb_op_call *call) {
+  const gb_tensor *x = GB_IN(call, resample_planes)->x;
+  const gb_attrs_resample_planes *attrs = GB_ATTRS(call, resample_planes);
+  int64_t shape[GB_MAX_NDIM];
+  GB_TRY(resample_planes_require(call));
   memcpy(shape, x->shape, sizeof shape);
-  for (int i = 0; i < 2; i++) {
-    const int d = x->ndim - 2 + i;
-    if (x->shape[d] < 1)
-      return gb_call_fail(call, GB_ESHAPE, "%" PRId64 " elements cannot become %" PRId64, x->shape[d], size[i]);
-    shape[d] = size[i];
-  }
+  memcpy(shape + x->ndim - 2, attrs->size.ints, 2 * sizeof *shape);
   return gb_call_output(call, GB_OUT_AT(resample_planes, y), x->ndim, shape,
                         (gb_dtype)(attrs->dtype.given ? attrs->dtype.integer : x->dtype));
 }
@@ -421,23 +423,29 @@ static gb_status resample_planes_gradient(gb_grad_call *grad) {
   return status;
 }
 
-/* Devices resample one dim after the other. */
-static bool is_elsewhere(const gb_op_call *call) { return call->device.type != GB_CPU; }
+/* Devices resample one dim after the other: the one that shrinks more, or else grows less, first; of those alike the
+ * columns, but rows where they shrink. */
+static bool is_on_device(const gb_op_call *call) { return call->device.type != GB_CPU; }
 
 static gb_status resample_planes_compose(gb_op_call *call) {
   const gb_attrs_resample_planes *attrs = GB_ATTRS(call, resample_planes);
   gb_tensor *y = GB_IN(call, resample_planes)->x;
+  GB_TRY(resample_planes_require(call));
+  const int64_t *size = attrs->size.ints, *from = y->shape + y->ndim - 2;
+  const double rows = (double)size[0] / (double)from[0], columns = (double)size[1] / (double)from[1];
+  const int first = rows < columns || (rows == columns && rows < 1) ? 0 : 1;
   const gb_dtype to = (gb_dtype)(attrs->dtype.given ? attrs->dtype.integer : y->dtype);
   const gb_dtype between = gb_is_16bit((gb_dtype)y->dtype) ? GB_FLOAT32 : (gb_dtype)y->dtype;
   gb_chain c;
   gb_chain_begin(&c, call->context);
-  for (int i = 1; i >= 0; i--) {
-    gb_attr dim = gb_attr_int(i - 2), size = gb_attr_int(attrs->size.ints[i]), dtype = gb_attr_int(i ? between : to);
+  for (int k = 0; k < 2; k++) {
+    const int i = k ? 1 - first : first;
+    gb_attr dim = gb_attr_int(i - 2), length = gb_attr_int(size[i]), dtype = gb_attr_int(k ? to : between);
     y = call->op == GB_OP_resample_planes
-        ? GB_CHAIN(&c, resample, .x = y, .dim = dim, .size = size, .mode = attrs->mode,
+        ? GB_CHAIN(&c, resample, .x = y, .dim = dim, .size = length, .mode = attrs->mode,
                    .align_corners = attrs->align_corners, .antialias = attrs->antialias, .scale = attrs->scale,
                    .dtype = dtype)
-        : GB_CHAIN(&c, resample_backward, .grad = y, .dim = dim, .size = size, .mode = attrs->mode,
+        : GB_CHAIN(&c, resample_backward, .grad = y, .dim = dim, .size = length, .mode = attrs->mode,
                    .align_corners = attrs->align_corners, .antialias = attrs->antialias, .scale = attrs->scale,
                    .dtype = dtype);
   }
@@ -503,7 +511,7 @@ static void order_places(const gb_tensor *x, const int64_t *sizes, const int64_t
 
 /* Do the places lie as planes where they are resampled in one pass? */
 static bool are_planes(const gb_tensor *x, const int64_t *back) {
-  return x->storage->device.type == GB_CPU && x->ndim == 4 && back[2] == 2 && back[3] == 3;
+  return x->ndim == 4 && back[2] == 2 && back[3] == 3;
 }
 
 /* Planes in one pass; else one dim after the other, between which 16-bit x stays float32. x's order of dims in memory
@@ -1274,9 +1282,9 @@ const gb_op_impl gb_family_vision[] = {
   { .op = GB_OP_resample, .check = resample_check, .gradient = resample_gradient },
   { .op = GB_OP_resample_backward, .check = resample_check, .gradient = resample_gradient },
   { .op = GB_OP_resample_planes, .check = resample_planes_check, .gradient = resample_planes_gradient,
-    .composed = is_elsewhere, .compose = resample_planes_compose },
+    .composed = is_on_device, .compose = resample_planes_compose },
   { .op = GB_OP_resample_planes_backward, .check = resample_planes_check, .gradient = resample_planes_gradient,
-    .composed = is_elsewhere, .compose = resample_planes_compose },
+    .composed = is_on_device, .compose = resample_planes_compose },
   { .op = GB_OP_grid_sample, .compose = grid_sample_compose },
   { .op = GB_OP_sum_taps, .check = sum_taps_check, .gradient = sum_taps_gradient,
     .save_in = GB_SAVE_IN(sum_taps, x) | GB_SAVE_IN(sum_taps, index) | GB_SAVE_IN(sum_taps, weight) },

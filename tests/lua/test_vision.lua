@@ -125,7 +125,7 @@ describe("interpolate", function()
     gb.manual_seed(11)
     local sizes = { { 1, 1, 4, 5 }, { 3, 17, 6, 34 }, { 9, 18, 18, 36 }, { 7, 33, 14, 66 }, { 5, 56, 10, 112 },
       { 2, 48, 3, 96 }, { 112, 30, 56, 15 }, { 40, 64, 20, 32 }, { 20, 21, 3, 2 }, { 1, 40, 900, 80 }, { 6, 1, 1, 700 },
-      { 5, 2100, 10, 4200 }, { 4, 5000, 2, 2500 }, { 300, 3, 2, 3 }, { 19, 23, 31, 50 }, { 30, 40, 0, 2 },
+      { 5, 2100, 10, 4200 }, { 2, 3000, 1, 1500 }, { 300, 3, 2, 3 }, { 19, 23, 31, 50 }, { 30, 40, 0, 2 },
       { 9, 20, 0, 3 } }
     for _, mode in ipairs { "nearest", "nearest_exact", "area", "bilinear", "bicubic", "corners", "smooth" } do
       for _, dtype in ipairs { "float64", "float32", "bfloat16", "float16" } do
@@ -135,7 +135,7 @@ describe("interpolate", function()
           if mode == "corners" then options = { mode = "bilinear", align_corners = true } end
           if mode == "smooth" then options = { mode = "bilinear", antialias = true } end
           if to_h == 0 then options.scale_factor = to_w end
-          local planes = gb.randn(2, 3, h, w):to(dtype)
+          local planes = gb.randn(2, h * w + to_h * to_w > 4000 and 1 or 3, h, w):to(dtype)
           local last = planes:permute(1, 3, 4, 2):contiguous():permute(1, 4, 2, 3)
           planes:requires_grad_()
           last:requires_grad_()
