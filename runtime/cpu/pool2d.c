@@ -4,8 +4,9 @@
  * memory it is a run, in any other layout a strided read. Forward, a position gathers its window; backward, it gathers
  * the windows that it lies in, so every element is written once, rounded once, and summed in a fixed order. A chunk is
  * some rows of images. Where channels lie side by side, maxima and their gradients are made a vector of channels at a
- * time, from the first of a window to the last in registers. Traffic: x (or grad) is read kernel / stride times per
- * dimension, the result written once; one comparison or addition per element read. */
+ * time, from the first of a window to the last in registers. Where they lie apart, some images at a time are brought
+ * into that order and back. Traffic: x (or grad) is read kernel / stride times per dimension, the result written once;
+ * one comparison or addition per element read. */
 #include <math.h>
 #include <string.h>
 
@@ -75,6 +76,7 @@ typedef struct pool_kind {
   pool_cell cell;
   pool_wide wide;                              /* NULL: by cells alone */
   span (*reach)(const axis *a, int64_t at);    /* what a position of the result reads along one dimension */
+  bool marks;                                  /* it writes positions; others read them */
   bool bare;                                   /* of means: padding does not count; */
   int64_t divisor;                             /* and what they divide by, 0: what counts */
 } pool_kind;
@@ -145,6 +147,73 @@ static bool is_wide(const pool *p) {
   return together && p->lane == GB_LANE_F32 && p->from.dtype == p->to.dtype;
 }
 
+static void run_chunks(pool *p) {
+  if (p->kind->wide && is_wide(p)) p->whole = p->shape[1] / GB_VECTOR * GB_VECTOR;
+  int64_t row = p->shape[1] * p->shape[3], rows = p->shape[0] * p->shape[2];
+  p->rows_of_chunk = row < GB_CHUNK_ELEMENTS ? GB_CHUNK_ELEMENTS / row : 1;
+  gb_parallel(p->call, (rows + p->rows_of_chunk - 1) / p->rows_of_chunk, pool_chunk, p);
+}
+
+/* Do the channels of one of them lie apart, so many that it pays to bring them together? */
+static bool is_apart(const pool *p) {
+  if (p->positions.data && p->positions.dtype != GB_UINT8) return false;
+  if (p->shape[1] < GB_VECTOR) return false;
+  return p->from.stride[1] != 1 || p->to.stride[1] != 1 || (p->positions.data && p->positions.stride[1] != 1);
+}
+
+/* Images from `image` on; and as many as shape says in *room, with the channels last, which is moved behind them. */
+static plane images_of(plane t, int64_t image) {
+  if (t.data) t.data += image * t.stride[0] * (int64_t)gb_dtype_bytes(t.dtype);
+  return t;
+}
+static plane images_in_room(const plane *like, const int64_t *shape, char **room) {
+  plane t = { .data = NULL, .dtype = like->dtype };
+  if (!like->data) return t;
+  t.data = *room;
+  gb_channels_last_strides(shape, t.stride);
+  int64_t bytes = shape[0] * shape[1] * shape[2] * shape[3] * (int64_t)gb_dtype_bytes(t.dtype);
+  *room += (bytes + 63) / 64 * 64;
+  return t;
+}
+
+static void copy_images(const pool *p, const int64_t *shape, const plane *from, const plane *to) {
+  if (from->data)
+    gb_copy_strided(p->call, 4, shape, to->data, to->dtype, to->stride, from->data, from->dtype, from->stride);
+}
+
+/* A pooling of images whose channels lie apart, some images at a time: they are brought together in scratch. */
+enum { TURNED_ELEMENTS = 1 << 18 };
+static gb_status run_turned(const pool *all) {
+  const axis *a = all->axis;
+  const bool back = all->kind->reach == windows_with;
+  int64_t windows[4] = { 1, all->shape[1], a[0].out, a[1].out }, to[4] = { 1, all->shape[1], a[0].in, a[1].in };
+  int64_t *from = back ? windows : to, *result = back ? to : windows, images = 1;
+  const int64_t each = to[1] * (to[2] * to[3] + windows[2] * windows[3]), n = all->shape[0];
+  if (each < TURNED_ELEMENTS) images = TURNED_ELEMENTS / each < n ? TURNED_ELEMENTS / each : n;
+  const int64_t bytes = to[1] * (from[2] * from[3] * (int64_t)gb_dtype_bytes(all->from.dtype) +
+                                 result[2] * result[3] * (int64_t)gb_dtype_bytes(all->to.dtype) +
+                                 windows[2] * windows[3]);
+  gb_block *block = gb_cpu_scratch(all->call, (size_t)(images * bytes + 3 * 64));
+  if (!block) return GB_EMEMORY;
+  for (int64_t image = 0; image < n && !gb_was_stopped(all->call); image += images) {
+    pool p = *all;
+    char *room = gb_block_data(block);
+    windows[0] = to[0] = p.shape[0] = n - image < images ? n - image : images;
+    p.from = images_in_room(&all->from, from, &room);
+    p.to = images_in_room(&all->to, result, &room);
+    p.positions = images_in_room(&all->positions, windows, &room);
+    const plane given = images_of(all->from, image), made = images_of(all->to, image),
+        marked = images_of(all->positions, image);
+    copy_images(&p, from, &given, &p.from);
+    if (!p.kind->marks) copy_images(&p, windows, &marked, &p.positions);
+    run_chunks(&p);
+    copy_images(&p, result, &p.to, &made);
+    if (p.kind->marks) copy_images(&p, windows, &p.positions, &marked);
+  }
+  gb_cpu_scratch_free(all->call, block);
+  return GB_OK;
+}
+
 /* Run a pooling of `from` over the result `to`. sizes NULL: adaptive, between the sizes of `in` and `out`. */
 static gb_status run(gb_op_call *call, const pool_kind *kind, const gb_conv_sizes *sizes, const int64_t *in,
                      const int64_t *out, const plane *from, const gb_tensor *positions, const gb_tensor *to) {
@@ -158,17 +227,16 @@ static gb_status run(gb_op_call *call, const pool_kind *kind, const gb_conv_size
                           sizes->dilation[i] };
   }
   if (to->numel == 0) return GB_OK;
-  if (kind->wide && is_wide(&p)) p.whole = p.shape[1] / GB_VECTOR * GB_VECTOR;
   gb_block *block = gb_cpu_scratch(call, (size_t)p.shape[3] * sizeof(span));
   if (!block) return GB_EMEMORY;
   span *columns = (span *)(void *)gb_block_data(block);
   for (int64_t x = 0; x < p.shape[3]; x++) columns[x] = kind->reach(&p.axis[1], x);
   p.columns = columns;
-  int64_t row = p.shape[1] * p.shape[3], rows = p.shape[0] * p.shape[2];
-  p.rows_of_chunk = row < GB_CHUNK_ELEMENTS ? GB_CHUNK_ELEMENTS / row : 1;
-  gb_parallel(call, (rows + p.rows_of_chunk - 1) / p.rows_of_chunk, pool_chunk, &p);
+  gb_status status = GB_OK;
+  if (is_apart(&p)) status = run_turned(&p);
+  else run_chunks(&p);
   gb_cpu_scratch_free(call, block);
-  return GB_OK;
+  return status;
 }
 
 /* The same of a tensor as it lies. */
@@ -381,7 +449,7 @@ static const pool_kind places = { .cell = place_cell, .reach = window_of };
 
 /* With places where somebody wants them, or windows have gaps. */
 static gb_status max_pool2d(gb_op_call *call) {
-  static const pool_kind kind = { .cell = max_cell, .wide = max_row, .reach = window_of };
+  static const pool_kind kind = { .cell = max_cell, .wide = max_row, .reach = window_of, .marks = true };
   const gb_tensor *x = GB_IN(call, max_pool2d)->x;
   const gb_out_max_pool2d *out = GB_OUT(call, max_pool2d);
   const gb_tensor *wanted = out->indices ? out->indices : out->places;
@@ -474,25 +542,13 @@ static void max_backward_row(const pool *p, const pool_row *r, int64_t whole) {
   (void)GB_WIDE_FOR(p->from.dtype, max_backward_row_of, p, r, whole);
 }
 
-/* The gradients lie as the positions do, or are brought into that order first: what comes out of a flattened image does
- * not. */
 static gb_status max_pool2d_backward(gb_op_call *call) {
   static const pool_kind kind = { .cell = max_backward_cell, .wide = max_backward_row, .reach = windows_with };
   const gb_attrs_max_pool2d_backward *attrs = GB_ATTRS(call, max_pool2d_backward);
   gb_conv_sizes s = gb_pool_sizes_of(2, attrs->shape.ints, GB_POOL_ATTRS(attrs));
   const gb_in_max_pool2d_backward *in = GB_IN(call, max_pool2d_backward);
-  const gb_tensor *grad = in->grad, *positions = in->positions;
-  plane from = plane_of(grad);
-  gb_block *block = NULL;
-  if (!gb_is_channels_last(grad) && gb_is_channels_last(positions) && grad->numel > 0) {
-    if (!(block = gb_cpu_scratch(call, (size_t)grad->numel * gb_dtype_bytes(from.dtype)))) return GB_EMEMORY;
-    gb_channels_last_strides(grad->shape, from.stride);
-    from.data = gb_block_data(block);
-    gb_copy_strided(call, 4, grad->shape, from.data, from.dtype, from.stride, gb_data(grad), from.dtype, grad->stride);
-  }
-  gb_status status = run(call, &kind, &s, s.in, s.out, &from, positions, GB_OUT(call, max_pool2d_backward)->dx);
-  if (block) gb_cpu_scratch_free(call, block);
-  return status;
+  plane from = plane_of(in->grad);
+  return run(call, &kind, &s, s.in, s.out, &from, in->positions, GB_OUT(call, max_pool2d_backward)->dx);
 }
 
 /* The element of x at each window's position. */

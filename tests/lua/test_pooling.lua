@@ -96,6 +96,38 @@ describe("means", function()
   end)
 end)
 
+-- Images whose channels lie apart are pooled some at a time, with their channels brought together.
+describe("images with channels apart", function()
+  local poolings = {
+    max = function(x) return F.max_pool2d(x, 3, { stride = 2, padding = 1 }) end,
+    indices = function(x) return (F.max_pool2d(x, 2, { return_indices = true })) end,
+    avg = function(x) return F.avg_pool2d(x, 3, { stride = 2, padding = 1 }) end,
+    adaptive = function(x) return F.adaptive_avg_pool2d(x, { 5, 7 }) end,
+  }
+  for name, pool in pairs(poolings) do
+    it("are pooled as alone, and as fewer channels are: " .. name, function()
+      for _, dtype in ipairs { "float32", "bfloat16", "float64" } do
+        for _, shape in ipairs { { 30, 17, 25, 27 }, { 3, 33, 64, 70 }, { 2, 16, 9, 8 } } do
+          local x = gb.randn(shape, { dtype = dtype }):requires_grad_()
+          local y = pool(x)
+          local up = gb.randn(y.shape, { dtype = dtype })
+          y:backward(up)
+          for i = 1, shape[1], 7 do
+            for from = 1, shape[2], 8 do
+              local some = math.min(8, shape[2] - from + 1)
+              local part = x:detach():narrow(1, i, 1):narrow(2, from, some):clone():requires_grad_()
+              local z = pool(part)
+              z:backward(up:narrow(1, i, 1):narrow(2, from, some))
+              expect(y:detach():narrow(1, i, 1):narrow(2, from, some):contiguous()):to_equal_bits(z:detach())
+              expect(x.grad:narrow(1, i, 1):narrow(2, from, some):contiguous()):to_equal_bits(part.grad)
+            end
+          end
+        end
+      end
+    end)
+  end
+end)
+
 -- A convolution's result has its channels side by side: its slices are pooled as they lie.
 describe("volumes with channels last", function()
   local function last(t) return t:permute({ 1, 3, 4, 5, 2 }):contiguous():permute({ 1, 5, 2, 3, 4 }) end
