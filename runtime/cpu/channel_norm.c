@@ -273,12 +273,19 @@ static char *dense_rows(const batch *b, const gb_rows *rows, int64_t first) {
   return rows->data ? rows->data + (size_t)(first * b->c) * rows->bytes : NULL;
 }
 
-/* What is known of an image's channels, as often as a line has them, in the order of its vectors. */
-static const float *sorted_channels(const batch *b, int64_t image, const char *channels, char *to) {
-  float *line = (float *)(void *)to;
-  repeat_channels(b, image, channels, to);
-  gb_wide_sort(b->x.dtype, line, b->together * b->c, false);
+/* Numbers of a line's channels, in the order of its vectors. A NaN becomes the usual one: rounding to bfloat16 in
+ * registers would carry the bits of another into its sign, and make it 0. */
+static const float *sort_line(const batch *b, float *line) {
+  const int64_t n = b->together * b->c;
+  for (int64_t i = 0; i < n; i++) line[i] = line[i] != line[i] ? NAN : line[i];
+  gb_wide_sort(b->x.dtype, line, n, false);
   return line;
+}
+
+/* What is known of an image's channels, as often as a line has them. */
+static const float *sorted_channels(const batch *b, int64_t image, const char *channels, char *to) {
+  repeat_channels(b, image, channels, to);
+  return sort_line(b, (float *)(void *)to);
 }
 
 /* So many rows at once, whole lines, or what is left behind them; towards `elements`. */
@@ -731,9 +738,8 @@ static void differentiate_lines(const batch *b, const batch_room *r, part_of_row
   repeat_channels(b, rows.image, b->scale, r->scale);
   repeat_channels(b, rows.image, b->weight, r->weight);
   for (int64_t i = 0; !b->grouped && i < b->together * b->c; i++) outer[i] *= inner[i], inner[i] = 1; /* one line */
-  gb_wide_sort(b->x.dtype, outer, b->together * b->c, false);
-  gb_wide_sort(b->x.dtype, inner, b->together * b->c, false);
-  const gb_line_slope slope = { outer, inner, sorted_channels(b, rows.image, b->plain, r->plain),
+  const gb_line_slope slope = { sort_line(b, outer), sort_line(b, inner),
+                                sorted_channels(b, rows.image, b->plain, r->plain),
                                 sorted_channels(b, rows.image, b->offset, r->offset),
                                 sorted_channels(b, rows.image, b->along, r->along) };
   for (int64_t n; rows.end - *first >= b->together; *first += n) {

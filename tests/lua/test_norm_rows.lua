@@ -77,6 +77,23 @@ describe("norms of rows of channels", function()
     end
   end)
 
+  -- All of its bits set: rounding to 16 bits must not carry them into the sign.
+  it("keep a NaN of any bits in what belongs to a channel", function()
+    for _, bits in ipairs { 0xffffffff, 0x7fffffff } do
+      local bad = gb.from_bytes(string.pack("<I4", bits):rep(32), "float32", { 32 })
+      local ones, zeros = gb.ones(32), gb.zeros(32)
+      for _, dtype in ipairs { "float32", "bfloat16", "float16" } do
+        local x = gb.randn({ 2, 4, 4, 32 }, { dtype = dtype }):permute(1, 4, 2, 3):requires_grad_()
+        local norms = {
+          F.batch_norm(x, zeros:clone(), ones:clone(), ones, bad, { training = true }),
+          F.batch_norm(x, zeros:clone(), ones:clone(), bad, zeros, { training = true, activation = "relu" }),
+          F.batch_norm(x, bad:clone(), ones:clone(), ones, zeros), F.group_norm(x, 4, ones, bad),
+        }
+        for _, y in ipairs(norms) do expect(y:isnan():all():item()):to_be(true) end
+        expect(gb.grad(norms[2], x, { grad_outputs = gb.ones_like(norms[2]) }):isnan():all():item()):to_be(true)
+      end
+    end
+  end)
   it("keep NaN behind a ReLU, and have the gradient pass it", function()
     local x = last(gb.randn(2, 32, 4, 4))
     x[{ 1, 3, 2, 2 }] = 0 / 0
