@@ -73,13 +73,19 @@ GB_INLINE double gb_resample_smooth(const gb_resampling *r, double centre, int64
   return gb_resample_filter(r, ((double)at - centre + 0.5) / gb_resample_stretch(r));
 }
 
-/* The window of an average: all that the filter covers. Its total is left 0. */
+/* A place along the row, which a scale that does not belong to it may put anywhere: within it, or where it ends. */
+GB_INLINE double gb_resample_inside(const gb_resampling *r, double place) {
+  return place < (double)r->in ? place : (double)r->in; /* also of NaN */
+}
+
+/* The window of an average: all that the filter covers, at least an element. Its total is left 0. */
 GB_INLINE gb_resample_window gb_resample_covered(const gb_resampling *r, int64_t o) {
   double support = (r->mode == GB_RESAMPLE_CUBIC ? 2 : 1) * gb_resample_stretch(r);
-  gb_resample_window w = { 0, 0, r->scale * ((double)o + 0.5), 0 };
-  int64_t first = (int64_t)(w.centre - support + 0.5), end = (int64_t)(w.centre + support + 0.5);
-  w.first = first > 0 ? first : 0;
-  w.count = (end < r->in ? end : r->in) - w.first;
+  gb_resample_window w = { 0, 0, gb_resample_inside(r, r->scale * ((double)o + 0.5)), 0 };
+  double first = w.centre - support + 0.5, end = w.centre + support + 0.5;
+  w.first = first > 0 ? gb_resample_clamp((int64_t)first, r->in) : 0;
+  w.count = (end < (double)r->in ? (int64_t)end : r->in) - w.first;
+  if (w.count < 1) w.count = 1;
   return w;
 }
 
@@ -88,7 +94,7 @@ GB_INLINE int64_t gb_resample_nearest(const gb_resampling *r, int64_t o) {
   if (r->mode == GB_RESAMPLE_NEAREST && r->out == r->in) return o;
   if (r->mode == GB_RESAMPLE_NEAREST && r->out == 2 * r->in) return o / 2;
   float place = r->mode == GB_RESAMPLE_NEAREST ? (float)o : (float)o + 0.5f;
-  return gb_resample_clamp((int64_t)floorf(place * (float)r->scale), r->in);
+  return gb_resample_clamp((int64_t)gb_resample_inside(r, floorf(place * (float)r->scale)), r->in);
 }
 
 /* The window of element o of the result, without its total. */
@@ -104,7 +110,7 @@ GB_INLINE gb_resample_window gb_resample_bounds_of(const gb_resampling *r, int64
     w.first = gb_resample_nearest(r, o);
     return w;
   }
-  w.centre = r->align_corners ? r->scale * (double)o : r->scale * ((double)o + 0.5) - 0.5;
+  w.centre = gb_resample_inside(r, r->align_corners ? r->scale * (double)o : r->scale * ((double)o + 0.5) - 0.5);
   if (r->mode == GB_RESAMPLE_LINEAR && w.centre < 0) w.centre = 0;
   int64_t low = (int64_t)floor(w.centre), before = r->mode == GB_RESAMPLE_CUBIC ? 1 : 0;
   w.first = gb_resample_clamp(low - before, r->in);

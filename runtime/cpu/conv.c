@@ -1130,7 +1130,7 @@ static gb_status conv2d_backward_input(gb_op_call *call) {
   if (takes_winograd(&v, GB_WINOGRAD_INPUT, true)) GB_TRY(run_winograd(&v, true, &done));
   if (done) return GB_OK;
   if (takes_product(&v, narrow ? FEW_ROWS_OF_SUMS : FEW_ROWS) || (narrow && takes_large_product(&v)) ||
-      (narrow && has_short_runs(&v) && takes_product(&v, INT64_MAX)))
+      (narrow && has_short_runs(&v) && v.pixels <= MOST_OF_IMAGE / v.depth && takes_product(&v, INT64_MAX)))
     return backward_input_product(&v);
   if (find_turned(&v, true)) return run_slices(&v, forward_slice);
   if (find_library(&v, GB_ONEDNN_BACKWARD_INPUT, MOST_SLICES, true)) return run_slices(&v, backward_input_slice);

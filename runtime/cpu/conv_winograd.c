@@ -12,8 +12,9 @@
  *
  * Operands of 16 bits take tiles of 6 by 6 pixels for 3 x 3 taps, which give 4 by 4 results: 36 multiplications for
  * 144. That is quicker than a direct sum by AVX512_BF16's dot products, at half of their rate. Sums have some five
- * times a direct one's error then, 2^-20 of the largest, of which operands that were rounded to 8 or 11 bits show
- * nothing.
+ * times a direct one's error then, 2^-20 of the largest of their tile, of which operands that were rounded to 8 or 11
+ * bits show nothing as long as they are alike: where the largest is MOST_RANGE powers of 2 above the others' mean, the
+ * result is made in another way. Sums that cancel to 2^-14 of their terms do show it.
  *
  * A chunk takes so many tiles that its matrices stay in the cache; tiles are cut by shape alone, and gradients of
  * slices are added up in their order, so any number of threads gives the same bits. Infinities and NaN spread over a
@@ -41,6 +42,8 @@ enum { MOST_SLICES = 8, MOST_SLICE_BYTES = 64 << 20 };
 enum { APART = 16 };
 /* Rows of weights that one chunk transforms, and columns that one packs. */
 enum { WEIGHT_ROWS = 32 };
+/* By how much the exponent of one element may exceed the mean of all that are not 0, where tiles are large. */
+enum { MOST_RANGE = 12 };
 
 /* How a dimension is cut, by what is constant where it is inlined: not at all, or by F(results, taps). */
 enum { WHOLE = 1, F_3_2, F_2_3, F_4_3 };
@@ -77,12 +80,16 @@ typedef struct winograd {
   int64_t slices;
   size_t product_bytes;
   gb_scratch scratch;
-  atomic_bool not_finite;
+  atomic_bool not_finite;                        /* or too uneven for large tiles */
 } winograd;
 
 /* A thread's room: rows of pixels around a unit, transformed along the row; a row of pixels, and as it lies; planes of
  * both sides' tiles; rows of results; a product's scratch. */
-typedef struct room { float *ring, *line, *raw, *c, *o, *rows; char *product; } room;
+typedef struct room { float *ring, *line, *raw, *c, *o, *rows; char *product; struct range *ranges; } room;
+
+/* What was seen of elements, in every lane: the bits of the largest magnitude, and of all but 0 the sum of their
+ * exponents and their number. A chunk of large tiles has two, of pixels and of gradients. */
+typedef struct range { gb_vector_bits most, sum, count; } range;
 
 /* Some tiles side by side, of one row of an image. */
 typedef struct unit { int64_t image, row, first, count; } unit;
@@ -197,7 +204,7 @@ static size_t lay_out(const winograd *w, char *base, room *r) {
   if (base)
     *r = (room){ (float *)(void *)(base + ring), (float *)(void *)(base + line), (float *)(void *)(base + raw),
                  (float *)(void *)(base + c), (float *)(void *)(base + o), (float *)(void *)(base + results),
-                 base + product };
+                 base + product, NULL };
   return bytes;
 }
 
@@ -333,6 +340,32 @@ static void load_row(const winograd *w, const gb_tensor *t, const int64_t shape[
   gb_copy_strided(w->call, 2, block, (char *)to, GB_FLOAT32, dense, from, (gb_dtype)t->dtype, strides);
 }
 
+/* Look at n elements, a multiple of GB_VECTOR; NULL: nobody wants it. */
+static void look(range *seen, const float *from, int64_t n) {
+  if (!seen) return;
+  range s = *seen;
+  for (int64_t i = 0; i < n; i += GB_VECTOR) {
+    const gb_vector_bits magnitude = (gb_vector_bits)load(from + i) & 0x7fffffffu, exponent = magnitude >> 23;
+    const gb_vector_bits larger = (gb_vector_bits)(magnitude > s.most);
+    s.most = (magnitude & larger) | (s.most & ~larger);
+    s.sum += exponent;
+    s.count -= (gb_vector_bits)(exponent != 0);
+  }
+  *seen = s;
+}
+
+/* Is the largest of them too far above the others? */
+static bool is_uneven(const range *seen) {
+  uint32_t most = 0;
+  uint64_t sum = 0, count = 0;
+  for (int i = 0; i < GB_VECTOR; i++) {
+    most = seen->most[i] > most ? seen->most[i] : most;
+    sum += seen->sum[i];
+    count += seen->count[i];
+  }
+  return count > 0 && most >> 23 > sum / count + MOST_RANGE;
+}
+
 /* Row `row` of the pixels of a unit, as its tiles see them: with a stride, the pixels of one are channels side by
  * side. */
 static void load_pixels(const winograd *w, unit u, int64_t row, const room *r, float *to) {
@@ -342,6 +375,7 @@ static void load_pixels(const winograd *w, unit u, int64_t row, const room *r, f
     const int64_t at = w->start[0] + row * w->in_step[0] + k;
     load_row(w, w->from, w->turned ? w->from->shape + 2 : w->read, u.image, at, column, pixels * step,
              step == 1 ? to : r->raw);
+    look(r->ranges, step == 1 ? to : r->raw, pixels * step * w->from->shape[1]);
     for (int64_t i = 0; step > 1 && i < pixels; i++)
       memcpy(to + i * w->c, r->raw + i * run, (size_t)run * sizeof *to);
   }
@@ -562,12 +596,19 @@ static void keep_seen(winograd *w, gb_vector seen) {
   if (!(gb_vector_sum(seen) == 0.0f)) atomic_store(&w->not_finite, true);
 }
 
+/* Keep that elements were uneven. */
+static void keep_ranges(winograd *w, const range *seen) {
+  if (is_uneven(&seen[0]) || is_uneven(&seen[1])) atomic_store(&w->not_finite, true);
+}
+
 /* Some units of the result. */
 static void result_chunk(void *arg, int64_t chunk) {
   winograd *w = arg;
   const int64_t first = w->units * chunk / w->chunks, end = w->units * (chunk + 1) / w->chunks;
-  const room r = room_of(w);
+  range ranges[2] = { { { 0 }, { 0 }, { 0 } } };
+  room r = room_of(w);
   if (atomic_load(&w->not_finite)) return; /* the result is made in another way */
+  if (w->large) r.ranges = ranges;
   const int64_t tiles = transform_units(w, first, end, &r), columns = gb_packed_columns(plainly, GB_LANE_F32, w->o);
   for (int64_t place = 0; place < w->places && !gb_was_stopped(w->call); place++) {
     double sign;
@@ -583,7 +624,9 @@ static void result_chunk(void *arg, int64_t chunk) {
     seen += finish_unit(w, u, from, r.rows);
     from += u.count * w->o;
   }
-  if (!gb_was_stopped(w->call)) keep_seen(w, seen);
+  if (gb_was_stopped(w->call)) return;
+  keep_seen(w, seen);
+  keep_ranges(w, ranges);
 }
 
 /* Transform the weight, and make the result. */
@@ -647,6 +690,7 @@ GB_ALWAYS_INLINE void gradients_of_unit(int ty, int tx, const winograd *w, unit 
   for (int64_t a = 0; a < RESULTS(ty); a++) {
     load_row(w, w->to, w->count, u.image, u.row * RESULTS(ty) + a, unit_results(w, u.first), unit_results(w, u.count),
              r->line);
+    look(r->ranges ? r->ranges + 1 : NULL, r->line, unit_results(w, u.count) * w->o);
     enter_gradient_row(tx, w, u.count, r->line, r->rows + a * w->width * SPAN(tx) * w->o);
   }
   enter_gradient_columns(ty, tx, w, u, r->rows, to);
@@ -667,8 +711,10 @@ static void transform_gradients(const winograd *w, int64_t first, int64_t end, c
 static void weight_slice(void *arg, int64_t slice) {
   winograd *w = arg;
   const int64_t begin = w->chunks * slice / w->slices, stop = w->chunks * (slice + 1) / w->slices;
-  const room r = room_of(w);
+  room r = room_of(w);
   for (int64_t chunk = begin; chunk < stop && !gb_was_stopped(w->call); chunk++) {
+    range ranges[2] = { { { 0 }, { 0 }, { 0 } } };
+    if (w->large) r.ranges = ranges;
     const int64_t first = w->units * chunk / w->chunks, end = w->units * (chunk + 1) / w->chunks;
     const int64_t tiles = transform_units(w, first, end, &r);
     transform_gradients(w, first, end, &r);
@@ -678,6 +724,7 @@ static void weight_slice(void *arg, int64_t slice) {
       gb_block_product(plainly, GB_LANE_F32, w->o, w->c, tiles, 1, &a, &b, NULL, chunk > begin,
                        w->sums + (slice * w->places + place) * w->rows * w->row, w->row, GB_FLOAT32, r.product);
     }
+    keep_ranges(w, ranges);
   }
 }
 

@@ -15,12 +15,12 @@ typedef enum gb_winograd_kind { GB_WINOGRAD_FORWARD, GB_WINOGRAD_INPUT, GB_WINOG
 
 /* Is it, or is its gradient by x or by the weight, quicker here than a direct sum: worth its transformations, and by no
  * more than that share of the multiplications? large: with tiles of 6 x 6 for kernels of 3 x 3, a quarter of the
- * multiplications and some five times a direct sum's error, which operands of 16 bits do not show. */
+ * multiplications and some five times a direct sum's error, which operands of 16 bits hardly show. */
 bool gb_winograd_takes(const gb_conv_sizes *s, gb_winograd_kind kind, bool large, double most_share);
 
-/* Each gives *finite: no sum was infinite or NaN. Else what a single one did is not kept apart from its neighbours, and
- * the result has to be made in another way. Tensors that are read have any layout, those that are written have their
- * channels last; all are of float32 or 16 bits. */
+/* Each gives *finite: no sum was infinite or NaN, nor, of large tiles, an element far larger than the others. Else what
+ * a single one did is not kept apart from its neighbours, and the result has to be made in another way. Tensors that
+ * are read have any layout, those that are written have their channels last; all are of float32 or 16 bits. */
 
 /* y [n, o, oh, ow] = x [n, c, h, w] * krsc [o][kh][kw][c] + bias [o] (or NULL), then max(y, 0) where relu. */
 gb_status gb_winograd_forward(gb_op_call *call, const gb_conv_sizes *s, bool large, const gb_tensor *x,

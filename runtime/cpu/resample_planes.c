@@ -470,7 +470,6 @@ static int64_t rows_per_chunk(const job *j) {
   return some < 1 ? 1 : some > j->rows.m ? some - some % j->rows.m : some;
 }
 
-/* All rows by full tables. */
 /* Is each of the nearest elements taken twice? */
 static bool are_twice(const gb_windows *t) {
   bool twice = t->m == 2 * t->n;

@@ -20,7 +20,7 @@ static gb_tensor *turned(gb_chain *chain, gb_tensor *x) {
 }
 
 /* Volumes [n, c, d, h, w] and whether their channels lie side by side: then the slices of a volume are images of c
- * channels, else of c * d. Either way nothing is copied. */
+ * channels, else of c * d. Nothing is copied of volumes as convolutions make them, nor of contiguous ones. */
 typedef struct volumes { int64_t n, c, d; bool by_slices; } volumes;
 static volumes volumes_of(const gb_tensor *x) {
   return (volumes){ x->shape[0], x->shape[1], x->shape[2], x->stride[1] == 1 && x->shape[1] > 1 };

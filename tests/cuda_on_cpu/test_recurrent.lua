@@ -361,8 +361,7 @@ describe("the audit", function()
       local report = amp.audit(net, function(m)
         amp.autocast("bfloat16", m, x):float():sum():backward()
       end, { print = false })
-      -- forward, the gradients of what goes in, and of the weights; step by step the first h of projected layers, 0, has
-      -- none
+      -- forward, the gradients of what goes in, and of the weights; step by step the first h of projected layers is 0
       local spared = not by_library and options.proj_size and 2 * batch * layers * sums * state or 0
       expect(report.operations):to_be(3 * 2 * time * batch * ways * weights - spared)
     end

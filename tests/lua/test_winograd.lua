@@ -96,21 +96,47 @@ describe("conv2d of small kernels", function()
 
   -- Sums and differences of a tile would carry an infinity to results whose windows do not hold it.
   it("keeps infinities and NaN where a direct sum has them", function()
-    for _, dtype in ipairs { "float32", "bfloat16" } do
+    for _, case in ipairs { { "float32", 16 }, { "float32", 32 }, { "bfloat16", 32 } } do
+      local dtype, channels = table.unpack(case)
       for _, bad in ipairs { math.huge, -math.huge, 0 / 0 } do
-        local x, weight = gb.randn(4, 32, 16, 16), gb.rand(32, 32, 3, 3) + 0.5
+        local x, weight = gb.randn(4, channels, 16, 16), gb.rand(channels, channels, 3, 3) + 0.5
         x[{ 2, 3, 7, 8 }] = bad
         x, weight = x:to(dtype):requires_grad_(), weight:to(dtype):requires_grad_()
         local y = F.conv2d(x, weight, nil, { padding = 1 })
-        expect(y:isfinite():logical_not():sum():item()):to_be(32 * 9)
+        expect(y:isfinite():logical_not():sum():item()):to_be(channels * 9)
         expect(y[{ 2, {}, { 6, 8 }, { 7, 9 } }]:isfinite():any():item()):to_be(false)
         local up = gb.ones(y.shape):to(dtype)
         local dx, dw = table.unpack(gb.grad(y, { x, weight }, { grad_outputs = up, retain_graph = true }))
         expect(dx:isfinite():all():item()):to_be(true)
-        expect(dw:isfinite():logical_not():sum():item()):to_be(32 * 9)
+        expect(dw:isfinite():logical_not():sum():item()):to_be(channels * 9)
         up[{ 1, 5, 3, 4 }] = bad
         dx = gb.grad(y, { x }, { grad_outputs = up })[1]
-        expect(dx:isfinite():logical_not():sum():item()):to_be(32 * 9)
+        expect(dx:isfinite():logical_not():sum():item()):to_be(channels * 9)
+      end
+    end
+  end)
+
+  -- Sums of a tile have errors of its largest element.
+  it("keeps a large element from results whose windows do not hold it", function()
+    for dtype, larges in pairs { float32 = { 1e6, 1e30 }, bfloat16 = { 6e4, 1e6, 1e30 }, float16 = { 6e4 } } do
+      local most = dtype == "float32" and 1e-5 or dtype == "bfloat16" and 2 ^ -7 or 2 ^ -9
+      for _, large in ipairs(larges) do
+        local x, apart = gb.randn(4, 64, 32, 32), gb.ones(4, 64, 32, 32)
+        x[{ 2, {}, 14, 14 }] = large -- all channels of a pixel
+        apart[{ 2, {}, { 13, 15 }, { 13, 15 } }] = 0
+        x = x:to(dtype):requires_grad_()
+        local weight = (gb.randn(64, 64, 3, 3) / 24):to(dtype):requires_grad_()
+        local up = (gb.randn(4, 64, 32, 32) * apart):to(dtype)
+        local y = F.conv2d(x, weight, nil, { padding = 1 })
+        local dw = gb.grad(y, { weight }, { grad_outputs = up })[1]:double()
+        local wide, weight64 = x:detach():double(), weight:detach():double():requires_grad_()
+        local y64 = F.conv2d(wide, weight64, nil, { padding = 1 })
+        local dw64 = gb.grad(y64, { weight64 }, { grad_outputs = up:double() })[1]
+        -- absolute: results of a row of the weight's sums, whose root mean square is 1
+        local zero = gb.zeros(1, { dtype = "float64" })
+        local off = gb.where(apart:ne(0), (y:detach():double() - y64:detach()):abs(), zero)
+        expect(off:max():item() < 4 * most):to_be(true)
+        expect(((dw - dw64):norm() / dw64:norm()):item() < most):to_be(true)
       end
     end
   end)
