@@ -217,8 +217,8 @@ static void of_recurrent_backward(const gb_op_call *call, gb_product_list *list)
   add_cells(list, in->y, in->weight, true);
 }
 
-/* `layers` products of weights [rows, columns] with m inputs in each of `steps` calls: forward, for the gradients of the
- * inputs, and for those of the weights, which are one product over all steps. */
+/* `layers` products of weights [rows, columns] with m inputs in each of `steps` calls: forward, for the gradients of
+ * the inputs, and for those of the weights, which are one product over all steps. */
 typedef enum rnn_pass { RNN_FORWARD, RNN_INPUTS, RNN_WEIGHTS } rnn_pass;
 static void add_weights(gb_product_list *list, rnn_pass pass, int64_t layers, int64_t steps, int64_t m, int64_t rows,
                         int64_t columns) {
