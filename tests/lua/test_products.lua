@@ -135,7 +135,9 @@ end)
 describe("the gradient of a weight over many rows", function()
   for _, s in ipairs { { 2048, 96, 40 }, { 2049, 33, 512 }, { 2600, 512, 33 }, { 4099, 2, 3 }, { 2100, 525, 500 } } do
     local rows, wide, out = table.unpack(s)
-    for dtype, rounding in pairs { float32 = 0, float64 = 0, bfloat16 = 2 ^ -8, float16 = 2 ^ -11 } do
+    local roundings = { float32 = 0, float64 = 0 }
+    if gb.get_default_device() == "cpu" then roundings.bfloat16, roundings.float16 = 2 ^ -8, 2 ^ -11 end
+    for dtype, rounding in pairs(roundings) do
       it(("is that in float64, whatever the number of threads: %d rows, %d -> %d, %s"):format(rows, wide, out, dtype),
         function()
           gb.manual_seed(rows + out)
