@@ -35,7 +35,6 @@ template <typename T> static GB_DEVICE T from_row(const resample_job &j, int64_t
 template <typename T> struct resampled {
   static GB_DEVICE T of(const resample_job &j, int64_t outer, int64_t o, int64_t inner) {
     gb_resample_window w = gb_resample_window_of(&j.r, o);
-    if (w.count < 1) return 0;
     T sum = from_row<T>(j, outer, w.first, inner) * (T)gb_resample_weight(&j.r, &w, w.first); /* -0 stays -0 */
     for (int64_t k = w.first + 1; k < w.first + w.count; k++)
       sum += from_row<T>(j, outer, k, inner) * (T)gb_resample_weight(&j.r, &w, k);

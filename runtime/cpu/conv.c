@@ -1164,7 +1164,6 @@ static gb_status conv2d_backward_weight(gb_op_call *call) {
   return backward_weight_plain(&v);
 }
 
-
 void GB_CPU_FILL(conv)(gb_backend *backend);
 void GB_CPU_FILL(pool2d)(gb_backend *backend); /* the rest of the family */
 

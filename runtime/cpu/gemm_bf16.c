@@ -88,25 +88,22 @@ static inline void load_lines(__m512i *t, const uint16_t *from, int64_t stride, 
     t[i] = i < lines ? _mm512_maskz_loadu_epi16(inside, from + i * stride) : _mm512_setzero_si512();
 }
 
-/* A tile of pairs from lines that lie side by side. */
-static inline void load_pairs(__m512i *t, const uint16_t *from, int64_t stride, int64_t lines, int64_t steps) {
+/* Two lines of 16 elements as pairs of one of each. */
+static inline __m512i pairs_of(__m256i first, __m256i second) {
   const __m512i by_turns = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
                                             21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  return _mm512_permutexvar_epi16(by_turns, _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1));
+}
+
+/* A tile of pairs from lines that lie side by side. */
+static inline void load_pairs(__m512i *t, const uint16_t *from, int64_t stride, int64_t lines, int64_t steps) {
   __mmask16 inside = (__mmask16)(lines < LINES ? (1u << lines) - 1 : 0xffffu);
 #pragma GCC unroll 16
   for (int i = 0; i < LINES; i++) {
     __m256i first = _mm256_maskz_loadu_epi16(2 * i < steps ? inside : 0, from + 2 * i * stride);
     __m256i second = _mm256_maskz_loadu_epi16(2 * i + 1 < steps ? inside : 0, from + (2 * i + 1) * stride);
-    t[i] = _mm512_permutexvar_epi16(by_turns, _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1));
+    t[i] = pairs_of(first, second);
   }
-}
-
-/* The pairs of 16 lines, where nothing lies beyond. */
-static inline __m512i pair_of_lines(const uint16_t *first, const uint16_t *second) {
-  const __m512i by_turns = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
-                                            21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-  __m512i low = _mm512_castsi256_si512(_mm256_loadu_si256((const void *)first));
-  return _mm512_permutexvar_epi16(by_turns, _mm512_inserti64x4(low, _mm256_loadu_si256((const void *)second), 1));
 }
 
 /* A tile from elements that lie nowhere together. */
@@ -164,7 +161,8 @@ __attribute__((always_inline)) static inline void pack_whole(const uint16_t *fro
   sizes s = *seen;
 #pragma GCC unroll 16
   for (int i = 0; i < LINES; i++)
-    t[i] = pairs ? pair_of_lines(from + 2 * i * stride, from + (2 * i + 1) * stride)
+    t[i] = pairs ? pairs_of(_mm256_loadu_si256((const void *)(from + 2 * i * stride)),
+                            _mm256_loadu_si256((const void *)(from + (2 * i + 1) * stride)))
         : _mm512_loadu_si512(from + i * stride);
 #pragma GCC unroll 16
   for (int i = 0; i < LINES; i++) look(&s, t[i]);

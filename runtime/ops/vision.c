@@ -334,7 +334,17 @@ static gb_status col2im_compose(gb_op_call *call) {
   _Static_assert(GB_ATTR_AT(resample_backward, name) == GB_ATTR_AT(resample, name), #name " as in resample")
 SAME_ATTR(dim);
 SAME_ATTR(size);
+SAME_ATTR(scale);
 SAME_ATTR(dtype);
+
+/* May `given` elements become `wanted` ones at this scale, or, backward, the other way? Places then lie in the row. */
+static gb_status require_scale(gb_op_call *call, double scale, int64_t given, int64_t wanted) {
+  const bool backward = call->op == GB_OP_resample_backward || call->op == GB_OP_resample_planes_backward;
+  const int64_t in = backward ? wanted : given, out = backward ? given : wanted;
+  if (scale * (double)out <= (double)in * (1 + 1e-6)) return GB_OK; /* 1 / factor is rounded */
+  return gb_call_fail(call, GB_EINVAL, "scale is %g: %" PRId64 " elements at that scale do not lie within %" PRId64
+                      "; it may be %g, or 0", scale, out, in, (double)in / (double)out);
+}
 
 /* A contiguous x -> the same with `size` elements along dim. Between no elements and some there is nothing to
  * compute. */
@@ -350,6 +360,7 @@ static gb_status resample_check(gb_op_call *call) {
   if (attrs->size.integer < 1 || x->shape[dim] < 1)
     return gb_call_fail(call, GB_ESHAPE, "%" PRId64 " elements cannot become %" PRId64, x->shape[dim],
                         attrs->size.integer);
+  GB_TRY(require_scale(call, attrs->scale.number, x->shape[dim], attrs->size.integer));
   memcpy(shape, x->shape, sizeof shape);
   shape[dim] = attrs->size.integer;
   return gb_call_output(call, GB_OUT_AT(resample, y), x->ndim, shape,
@@ -380,16 +391,22 @@ static gb_status resample_gradient(gb_grad_call *grad) {
   _Static_assert(GB_ATTR_AT(resample_planes_backward, name) == GB_ATTR_AT(resample_planes, name), \
                  #name " as in resample_planes")
 SAME_PLANES_ATTR(size);
+SAME_PLANES_ATTR(scale);
 SAME_PLANES_ATTR(dtype);
 
-/* Planes of any size that are not empty, in a contiguous x. */
+/* Planes of any size that are not empty, in a contiguous x or gradient. */
 static gb_status resample_planes_require(gb_op_call *call) {
   const gb_tensor *x = GB_IN(call, resample_planes)->x;
   GB_TRY(gb_require_float(call, GB_IN_AT(resample_planes, x)));
   GB_TRY(gb_require_ndim(call, GB_IN_AT(resample_planes, x), 2, GB_MAX_NDIM));
   if (!gb_is_contiguous(x)) return gb_call_fail(call, GB_EINVAL, "x is not contiguous; use contiguous()");
-  if (x->shape[x->ndim - 2] > 0 && x->shape[x->ndim - 1] > 0) return GB_OK;
-  return gb_call_fail(call, GB_ESHAPE, "planes without elements cannot become others");
+  const gb_attrs_resample_planes *attrs = GB_ATTRS(call, resample_planes);
+  for (int i = 0; i < 2; i++) {
+    const int64_t given = x->shape[x->ndim - 2 + i];
+    if (given < 1) return gb_call_fail(call, GB_ESHAPE, "planes without elements cannot become others");
+    GB_TRY(require_scale(call, attrs->scale.number, given, attrs->size.ints[i]));
+  }
+  return GB_OK;
 }
 
 /* -> the same with `size` elements along its last two dims. */

@@ -538,6 +538,26 @@ static void test_shared_paths_are_walked_once(gb_context *c) {
 
 /* ====} */
 
+/* Inner ops of interpolate, which C can reach: a scale that leads out of the row is refused, forward and backward. */
+static void test_resample_scale(gb_context *c) {
+  gb_tensor *x = leaf(c, 3, SHAPE(2, 4, 6), 1), *y = NULL;
+  static const double bad[] = { 4.1, 46e6, 1e300, INFINITY };
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    const gb_attr scale = gb_attr_num(bad[i]), linear = gb_attr_text("linear"), yes = gb_attr_int(1);
+    const gb_attr size = gb_attr_ints(2, SHAPE(2, 2)), one = gb_attr_int(2), dim = gb_attr_int(2);
+    CHECK(GB_RUN(c, resample_planes, &y, .x = x, .size = size, .mode = linear, .antialias = yes, .scale = scale) ==
+          GB_EINVAL && says(c, "scale") && says(c, "or 0"));
+    CHECK(GB_RUN(c, resample, &y, .x = x, .dim = dim, .size = one, .mode = linear, .antialias = yes,
+                 .scale = scale) == GB_EINVAL && says(c, "scale"));
+    CHECK(GB_RUN(c, resample_planes_backward, &y, .grad = x, .size = size, .mode = linear, .scale = scale) ==
+          GB_EINVAL && says(c, "scale"));
+    CHECK(GB_RUN(c, resample_backward, &y, .grad = x, .dim = dim, .size = one, .scale = scale) == GB_EINVAL);
+  }
+  CHECK(GB_RUN(c, resample_planes, &y, .x = x, .size = gb_attr_ints(2, SHAPE(2, 3)), .scale = gb_attr_num(2)) == GB_OK);
+  gb_tensor_release(y);
+  gb_tensor_release(x);
+}
+
 int main(void) {
   gb_context *c = open_context(2, NULL);
   void (*const tests[])(gb_context *) = {
@@ -545,7 +565,7 @@ int main(void) {
         test_retain_graph_accumulates,
     test_layer_gradients_are_checked, test_given_outputs, test_second_derivatives,
     test_grad_of_some, test_nothing_recorded_under_no_grad, test_hooks, test_retained_and_gone, test_custom_function,
-    test_a_million_nodes, test_shared_paths_are_walked_once,
+    test_a_million_nodes, test_shared_paths_are_walked_once, test_resample_scale,
   };
   for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
     tests[i](c);
